@@ -1,0 +1,220 @@
+# k3-shard.  `make help` lists what can be made.  One flat file; everything it makes is in build/.
+
+VERSION := $(shell cat VERSION)
+CONFIG  ?= release
+BUILD   ?= build
+OUT     := $(BUILD)/$(CONFIG)
+PREFIX  ?= /usr/local
+BINDIR  ?= $(PREFIX)/bin
+LIBDIR  ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR  ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+
+# What a user may set; everything needed to compile at all stands in ALL_*.
+CFLAGS  ?= -O2 -g
+LDFLAGS ?=
+WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
+
+# What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
+COMMANDS := plan convert seal verify inspect export load synth
+FEATURES :=
+LIBS     := -lcjson -lzstd -lcrypto -lpthread
+LIBS_TEST := -lcmocka
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prototypes \
+            -Wmissing-prototypes -Wvla
+INCLUDES := -Iformats -Iruntime -Iloader -Itools
+ALL_CPPFLAGS = $(INCLUDES) -D_GNU_SOURCE -DK3_VERSION='"$(VERSION)"' $(FEATURES) $(CPPFLAGS)
+ALL_CFLAGS   = -std=c11 -fPIC -fvisibility=default $(WARNINGS) $(CONFIG_FLAGS) $(CFLAGS) \
+               $(if $(filter 1,$(WERROR)),-Werror)
+ALL_LDFLAGS  = $(CONFIG_FLAGS) $(LDFLAGS)
+
+ifeq ($(CONFIG),asan)
+CONFIG_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
+else ifeq ($(CONFIG),tsan)
+CONFIG_FLAGS := -fsanitize=thread -fno-omit-frame-pointer -O1
+else ifneq ($(CONFIG),release)
+$(error CONFIG is release, asan or tsan, not $(CONFIG))
+endif
+
+# ---- sources ----
+LIB_SRC   := $(wildcard formats/*.c runtime/*.c loader/*.c)
+MAIN_SRC  := tools/main.c
+TOOL_SRC  := $(filter-out $(MAIN_SRC),$(wildcard tools/*.c))
+TESTS     := $(wildcard tests/test_*.c)
+MAKERS    := $(wildcard tests/make_*.c)
+SHIMS     := $(wildcard tests/shim_*.c)
+SHARED    := $(filter-out $(TESTS) $(MAKERS) $(SHIMS),$(wildcard tests/*.c))
+BENCHES   := $(wildcard tests/bench/*.c)
+
+obj        = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
+LIB_A     := $(OUT)/libk3load.a
+TOOL_A    := $(OUT)/libk3tool.a
+TEST_A    := $(if $(SHARED),$(OUT)/libk3test.a)
+PROGRAM   := $(OUT)/k3-shard
+LIB_SO    := $(if $(wildcard loader/k3_load.h),$(OUT)/libk3load.so.0)
+LIB_MAP   := $(wildcard loader/k3_load.map)
+TEST_BIN  := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS) $(MAKERS))
+SHIM_SO   := $(patsubst tests/%.c,$(OUT)/tests/%.so,$(SHIMS))
+BENCH_BIN := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
+ALL_OBJ   := $(call obj,$(LIB_SRC) $(TOOL_SRC) $(MAIN_SRC) $(TESTS) $(MAKERS) $(SHARED) $(BENCHES))
+
+# Short lines; V=1 shows the commands.
+V ?= 0
+ifeq ($(V),1)
+Q :=
+say = @:
+else
+Q := @
+say = @printf '  %-6s %s\n'
+endif
+
+.PHONY: all help tests check demo test test-real test-fault tidy sanitize sanitize-thread bench \
+        install uninstall deps clean FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+MAKEFLAGS += --no-builtin-rules
+
+all: $(PROGRAM) $(LIB_A) $(LIB_SO)
+
+help:
+	@echo 'make             build $(PROGRAM) and the library'
+	@echo 'make demo        install what is missing, build, and show the whole way on a small model'
+	@echo 'make test        install what is missing, build, run all tests'
+	@echo 'make test-real   tests on the published checkpoint: K3_CHECKPOINT=DIR'
+	@echo 'make test-fault  kill loops and failing system calls (minutes)'
+	@echo 'make tidy        house rules, format, static analysis'
+	@echo 'make sanitize    all tests under AddressSanitizer and UBSan'
+	@echo 'make sanitize-thread   all tests under ThreadSanitizer'
+	@echo 'make bench       benchmarks'
+	@echo 'make install     PREFIX=$(PREFIX) DESTDIR='
+	@echo 'make uninstall   remove what install put there'
+	@echo 'make deps        install packages that are missing, or say which'
+	@echo 'make clean       remove $(BUILD)/'
+	@echo
+	@echo 'V=1 shows commands.  CFLAGS (now: $(CFLAGS)) is yours.  WERROR=1 makes warnings errors.'
+	@echo 'CONFIG=release|asan|tsan picks the build; each has its own folder.'
+
+# ---- compile and link ----
+# Objects follow the flags: other flags, other contents of this file, everything is built again.
+$(OUT)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call quote,$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS)) > $@.new
+	@cmp -s $@.new $@ && rm -f $@.new || mv $@.new $@
+quote = '$(subst ','\'',$(1))'
+
+$(OUT)/obj/%.o: %.c $(OUT)/flags
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(if $(filter tests/%,$<),-Itests) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+# An archive is made anew, so that no object of a removed source stays in it.
+$(LIB_A): $(call obj,$(LIB_SRC))
+$(TOOL_A): $(call obj,$(TOOL_SRC))
+$(OUT)/libk3test.a: $(call obj,$(SHARED))
+$(LIB_A) $(TOOL_A) $(OUT)/libk3test.a: $(OUT)/sources
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+
+# The list of sources, so that a removed file is noticed.
+$(OUT)/sources: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(LIB_SRC) $(TOOL_SRC) $(SHARED) > $@.new
+	@cmp -s $@.new $@ && rm -f $@.new || mv $@.new $@
+
+$(PROGRAM): $(call obj,$(MAIN_SRC)) $(TOOL_A) $(LIB_A)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+
+$(OUT)/libk3load.so.0: $(LIB_A) $(LIB_MAP)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -shared -Wl,-soname,libk3load.so.0 -Wl,-z,defs \
+	    $(if $(LIB_MAP),-Wl$(comma)--version-script=$(LIB_MAP)) \
+	    -Wl,--whole-archive $(LIB_A) -Wl,--no-whole-archive $(LIBS) -o $@
+comma := ,
+
+$(OUT)/tests/%: $(OUT)/obj/tests/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $^ $(LIBS_TEST) $(LIBS) -o $@
+
+# A shim is preloaded into other programs, so it carries no sanitizer of its own.
+$(OUT)/tests/shim_%.so: tests/shim_%.c $(OUT)/flags
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(filter-out $(CONFIG_FLAGS),$(ALL_CFLAGS)) -shared $< \
+	    -ldl -lpthread -o $@
+
+$(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+
+-include $(ALL_OBJ:.o=.d)
+
+# ---- tests ----
+RUN_ENV = K3=$(abspath $(PROGRAM)) K3_BUILD=$(abspath $(OUT)) K3_SOURCE=$(CURDIR)
+
+tests: all $(TEST_BIN) $(SHIM_SO)
+
+# Run what is built; the last line is "N passed, N failed".
+check: tests
+	@$(RUN_ENV) tests/scripts/run_tests.sh $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS))
+
+test: deps
+	@$(MAKE) --no-print-directory check
+
+# Both need more time or more disk than `make test` may take; each script says what it needs.
+test-real test-fault: tests
+	@$(RUN_ENV) tests/scripts/run_scripts.sh tests/$(patsubst test-%,%,$@)
+
+# Leaks are errors; detect_stack_use_after_return costs little and finds borrowed locals.  The exit
+# code is none of ours, so that no test that waits for exit 1 takes a report for it.
+sanitize:
+	@ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1 \
+	    LSAN_OPTIONS=exitcode=99 UBSAN_OPTIONS=exitcode=99:print_stacktrace=1 $(MAKE) --no-print-directory CONFIG=asan check
+
+sanitize-thread:
+	@TSAN_OPTIONS=exitcode=99:halt_on_error=1 $(MAKE) --no-print-directory CONFIG=tsan check
+
+tidy:
+	@CC='$(CC)' BUILD='$(BUILD)' tools/scripts/tidy.sh
+
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@$(RUN_ENV) tools/scripts/demo.sh
+
+bench: all $(BENCH_BIN)
+	@$(RUN_ENV); set -e; for b in $(BENCH_BIN); do echo "== $$b"; $$b; done
+
+deps:
+	@tools/scripts/deps.sh
+
+# ---- install ----
+PAGES := $(COMMANDS) help man completion version
+
+install: all
+	$(say) INST $(DESTDIR)$(PREFIX)
+	$(Q)install -Dm755 $(PROGRAM) $(DESTDIR)$(BINDIR)/k3-shard
+	$(Q)install -Dm644 $(LIB_A) $(DESTDIR)$(LIBDIR)/libk3load.a
+	$(Q)if [ -n "$(LIB_SO)" ]; then \
+	    install -Dm755 $(LIB_SO) $(DESTDIR)$(LIBDIR)/libk3load.so.0 && \
+	    ln -sf libk3load.so.0 $(DESTDIR)$(LIBDIR)/libk3load.so && \
+	    install -Dm644 loader/k3_load.h $(DESTDIR)$(INCLUDEDIR)/k3_load.h; fi
+	$(Q)mkdir -p $(OUT)/man $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
+	$(Q)$(PROGRAM) man > $(OUT)/man/k3-shard.1
+	$(Q)set -e; for c in $(PAGES); do $(PROGRAM) man $$c > $(OUT)/man/k3-shard-$$c.1; done
+	$(Q)install -m644 $(OUT)/man/*.1 $(DESTDIR)$(MANDIR)/man1/
+	$(Q)$(PROGRAM) completion bash > $(DESTDIR)$(BASHDIR)/k3-shard
+	$(Q)$(PROGRAM) completion zsh > $(DESTDIR)$(ZSHDIR)/_k3-shard
+
+uninstall:
+	rm -f $(DESTDIR)$(BINDIR)/k3-shard $(DESTDIR)$(LIBDIR)/libk3load.* \
+	    $(DESTDIR)$(INCLUDEDIR)/k3_load.h $(DESTDIR)$(BASHDIR)/k3-shard \
+	    $(DESTDIR)$(ZSHDIR)/_k3-shard $(DESTDIR)$(MANDIR)/man1/k3-shard.1 \
+	    $(addprefix $(DESTDIR)$(MANDIR)/man1/k3-shard-,$(addsuffix .1,$(PAGES)))
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,154 @@
+/* Purpose: finish a plan: items, plan text, plan digest (FORMAT.md 4.5, 4.6).
+ * Owns: nothing; fills the plan.
+ * Threads: one.
+ * Errors: K3_ENOMEM, K3_EFORMAT (a name the text cannot carry).
+ * Invariant: items are the connected sets of files and parts, whatever the layout and whatever is
+ * dropped. */
+#include "plan.h"
+#include "sha256.h"
+#include "text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Root of a node, halving the path on the way. */
+static uint32_t find_root(uint32_t *parent, uint32_t node)
+{
+    while (parent[node] != node) {
+        parent[node] = parent[parent[node]];
+        node = parent[node];
+    }
+    return node;
+}
+
+/* Nodes 0..parts-1 are parts, behind them the files; the smaller root wins, so a root is the lowest
+ * part. */
+static void join(uint32_t *parent, uint32_t a, uint32_t b)
+{
+    a = find_root(parent, a);
+    b = find_root(parent, b);
+    if (a < b)
+        parent[b] = a;
+    else
+        parent[a] = b;
+}
+
+static int push(uint32_t **list, uint32_t *count, uint32_t value, struct k3_err *err)
+{
+    uint32_t *grown = realloc(*list, (*count + 1) * sizeof *grown);
+    if (!grown)
+        return k3_fail(err, K3_ENOMEM, "no memory for the items of the plan");
+    *list = grown;
+    grown[(*count)++] = value;
+    return 0;
+}
+
+static int make_items(struct k3_plan *plan, struct k3_err *err)
+{
+    int rc = 0;
+    uint32_t parts = k3_config_part_count(&plan->config), nodes = parts + plan->source_count;
+    uint32_t *parent = calloc(nodes, sizeof *parent), *number = calloc(nodes, sizeof *number);
+    plan->items = calloc(nodes, sizeof *plan->items);
+    if (!parent || !number || !plan->items) {
+        rc = k3_fail(err, K3_ENOMEM, "no memory for the items of the plan");
+        goto out;
+    }
+    for (uint32_t n = 0; n < nodes; n++)
+        parent[n] = n;
+    for (uint32_t slot = 0; slot < plan->slot_count; slot++) {
+        uint32_t rule, layer, index;
+        if (plan->places[slot].file == K3_FILE_NONE ||
+            !k3_plan_slot(plan, slot, &rule, &layer, &index))
+            continue;
+        join(parent, k3_rule_part(&plan->config, &plan->config.model->rules[rule], layer),
+             parts + plan->places[slot].file);
+    }
+    for (uint32_t n = 0; n < nodes; n++) {
+        uint32_t root = find_root(parent, n);
+        if (root == n)
+            number[n] = plan->item_count++;
+        struct k3_item *item = &plan->items[number[root]];
+        rc = n < parts ? push(&item->parts, &item->part_count, n, err)
+                       : push(&item->files, &item->file_count, n - parts, err);
+        if (rc)
+            goto out;
+    }
+out:
+    free(parent);
+    free(number);
+    return rc;
+}
+
+static void put_digest(struct k3_text *text, const char *name, const uint8_t *digest)
+{
+    char hex[K3_HEX_BYTES];
+    k3_hex_encode(digest, K3_DIGEST_BYTES, hex);
+    k3_text_putf(text, "\"%s\":\"%s\"", name, hex);
+}
+
+static int check_printable(const char *what, const char *value, struct k3_err *err)
+{
+    for (const char *p = value; *p; p++)
+        if (*p < 0x20 || *p > 0x7e)
+            return k3_fail(err, K3_EFORMAT, "%s has a character beyond printable ASCII: %.64s",
+                           what, value);
+    return 0;
+}
+
+static void emit(const struct k3_plan *plan, struct k3_text *text)
+{
+    k3_text_puts(text, "{\"architecture\":");
+    k3_text_put_json(text, plan->config.model->architecture);
+    k3_text_puts(text, ",\"config\":");
+    k3_config_encode_plan(&plan->config, text);
+    k3_text_puts(text, ",");
+    put_digest(text, "config_sha256", plan->config_sha256);
+    k3_text_puts(text, ",\"format\":\"k3-plan\",\"headers\":[");
+    for (uint32_t i = 0; i < plan->source_count; i++) {
+        const struct k3_source *source = &plan->sources[i];
+        k3_text_putf(text, "%s{\"bytes\":%llu,\"header_bytes\":%llu,\"name\":", i ? "," : "",
+                     (unsigned long long)source->bytes, (unsigned long long)source->header_bytes);
+        k3_text_put_json(text, source->name);
+        k3_text_puts(text, ",");
+        put_digest(text, "sha256", source->header_sha256);
+        k3_text_puts(text, "}");
+    }
+    k3_text_puts(text, "],");
+    put_digest(text, "index_sha256", plan->index_sha256);
+    k3_text_puts(text, ",\"layout\":");
+    k3_layout_encode_plan(&plan->layout, text);
+    k3_text_puts(text, ",\"policy\":\"verbatim\",\"repository\":");
+    k3_text_put_json(text, plan->repository);
+    k3_text_puts(text, ",\"revision\":");
+    k3_text_put_json(text, plan->revision);
+    k3_text_puts(text, ",\"version\":0}");
+}
+
+int k3_plan_finish(struct k3_plan *plan, struct k3_err *err)
+{
+    struct k3_text text;
+    struct k3_sha256 *sha = NULL;
+    k3_text_init(&text);
+    int rc = make_items(plan, err);
+    if (!rc)
+        rc = check_printable("--revision", plan->revision, err);
+    if (!rc)
+        rc = check_printable("the repository name", plan->repository, err);
+    if (rc)
+        goto out;
+    emit(plan, &text);
+    rc = k3_text_check(&text, err);
+    if (!rc)
+        rc = k3_sha256_open(&sha, err);
+    if (rc)
+        goto out;
+    k3_sha256_of(sha, text.data, text.bytes, plan->digest);
+    free(plan->text);
+    plan->text = text.data;
+    plan->text_bytes = text.bytes;
+    k3_text_init(&text);
+out:
+    k3_sha256_close(sha);
+    k3_text_fini(&text);
+    return rc;
+}

@@ -1,0 +1,93 @@
+/* libk3load: bring the images of a shard set into memory, every byte proved there.
+ *
+ * Open -> run -> look up tensors and views -> close.  A load is one opaque struct, used by one
+ * thread at a time; several loads may live side by side.  Nothing is handed out before all units of
+ * all ranks of the load passed; after a failure or a cancel the memory's content is undefined.
+ * Functions return 0 or a negative enum k3_rc (k3_err.h) and fill *err. */
+#ifndef K3_LOAD_H
+#define K3_LOAD_H
+
+#include "k3_err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define K3_LOAD_ABI 0 /* soname libk3load.so.0 */
+
+struct k3_load;
+
+/* Progress, called from the thread that runs the load; non-zero cancels it (K3_ECANCELED). */
+typedef int (*k3_load_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Zero it, set struct_bytes, then what you want; zero means the default. */
+struct k3_load_options {
+    size_t struct_bytes;     /* sizeof(struct k3_load_options) of the caller */
+    const char *const *dirs; /* the directories of the set, in any order; borrowed during open */
+    uint32_t dir_count;
+    const uint32_t *ranks; /* ranks to load; NULL: all of the set; borrowed during open */
+    uint32_t rank_count;
+    const char *device;     /* "host" (default) */
+    const char *io;         /* "auto" (default) or "pread" */
+    uint64_t staging_bytes; /* bytes in flight at most; 0: 64 MiB */
+    int no_verify;          /* 1: units are not checked.  Said in the report. */
+    k3_load_progress_fn progress;
+    void *progress_context;
+};
+
+/* One tensor or view in memory. */
+struct k3_load_tensor {
+    const char *name;  /* borrowed from the load */
+    const char *dtype; /* as in safetensors: "BF16" */
+    const void *data;  /* device pointer; borrowed from the load until close */
+    uint64_t bytes;
+    uint64_t shape[4];
+    uint32_t dim_count;
+    uint32_t rank;
+};
+
+struct k3_load_report {
+    uint64_t bytes;          /* image bytes brought up */
+    uint64_t verified_bytes; /* of those and of the headers, checked */
+    uint64_t reread_units;   /* units that came wrong once and right by another read */
+    uint64_t pinned_bytes;
+    double seconds;          /* run: first submit to last check */
+    double open_seconds;     /* manifest, headers, memory */
+    const char *io, *device; /* what ran; borrowed */
+    const char *fallbacks;   /* sentences, one a line; "" when there was none; borrowed */
+};
+
+/* Manifest, units files, part headers (all checked), memory.  Fails: K3_EIO, K3_ECORRUPT (exit 3),
+ * K3_EUNSUPPORTED (a route that is not there; exit 4), K3_ENOMEM, K3_EUSAGE.  On failure *out is
+ * NULL.  The caller owns *out. */
+int k3_load_open(const struct k3_load_options *options, struct k3_load **out, struct k3_err *err);
+
+/* Read and check everything.  Blocking.  Fails: K3_EIO, K3_ECORRUPT naming file, unit and offset,
+ * K3_ECANCELED. */
+int k3_load_run(struct k3_load *load, struct k3_err *err);
+
+/* The image of a rank: one region, parts one behind the other.  K3_EUSAGE before a run that
+ * succeeded. */
+int k3_load_image(const struct k3_load *load, uint32_t rank, const void **data, uint64_t *bytes,
+                  struct k3_err *err);
+
+/* By index, in image order; counts first.  K3_EUSAGE before a run that succeeded or for an index
+ * beyond the count. */
+int k3_load_tensor_count(const struct k3_load *load, uint32_t rank, uint32_t *tensors,
+                         uint32_t *views, struct k3_err *err);
+int k3_load_tensor(const struct k3_load *load, uint32_t rank, uint32_t index,
+                   struct k3_load_tensor *out, struct k3_err *err);
+int k3_load_view(const struct k3_load *load, uint32_t rank, uint32_t index,
+                 struct k3_load_tensor *out, struct k3_err *err);
+
+/* By name; K3_EUSAGE when there is none. */
+int k3_load_find_tensor(const struct k3_load *load, uint32_t rank, const char *name,
+                        struct k3_load_tensor *out, struct k3_err *err);
+int k3_load_find_view(const struct k3_load *load, uint32_t rank, const char *name,
+                      struct k3_load_tensor *out, struct k3_err *err);
+
+void k3_load_get_report(const struct k3_load *load, struct k3_load_report *report);
+
+/* Release everything, memory included.  NULL is fine. */
+void k3_load_close(struct k3_load *load);
+
+#endif

@@ -1,0 +1,64 @@
+/* Plug table 2: where bytes land.
+ *
+ * A device has lanes: ordered queues.  What is begun on one lane runs in order; lanes run beside
+ * each other.  copy_wait waits for all that was begun on a lane.  Memory of a device is released
+ * before close; close() drains. One thread drives an open device. */
+#ifndef K3_DEV_H
+#define K3_DEV_H
+
+#include "bytes.h"
+#include "k3_err.h"
+
+struct k3_dev;
+
+struct k3_dev_options {
+    uint32_t index;      /* of the device, e.g. 0 of cuda:0; host: 0 */
+    uint32_t lane_count; /* 1..K3_LANE_COUNT_MAX */
+};
+
+#define K3_LANE_COUNT_MAX 64u
+
+enum k3_copy_kind { K3_COPY_HOST_TO_DEV, K3_COPY_DEV_TO_HOST, K3_COPY_DEV_TO_DEV };
+
+struct k3_dev_copy {
+    void *target;
+    const void *source;
+    size_t bytes;
+    enum k3_copy_kind kind;
+};
+
+/* Whole units that lie one behind the other at data (device memory): unit i is right when its
+ * digest equals wanted[32 * i] (host memory); result[i] (host memory) becomes K3_UNIT_RIGHT or
+ * K3_UNIT_WRONG. */
+struct k3_dev_check {
+    const void *data;
+    const uint8_t *wanted;
+    uint8_t *result;
+    uint32_t unit_count;
+};
+
+enum k3_unit_result { K3_UNIT_UNKNOWN = 0, K3_UNIT_RIGHT = 1, K3_UNIT_WRONG = 2 };
+
+struct k3_dev_ops {
+    const char *name;
+    int (*probe)(uint32_t index, struct k3_err *err);
+    int (*open)(const struct k3_dev_options *options, struct k3_dev **out, struct k3_err *err);
+    /* Device memory, aligned to 4096; its content is undefined. */
+    int (*alloc)(struct k3_dev *dev, uint64_t bytes, void **out, struct k3_err *err);
+    void (*release)(struct k3_dev *dev, void *data, uint64_t bytes);
+    /* Make host memory fit for fast copies (register it); unpin before it is freed. */
+    int (*pin)(struct k3_dev *dev, void *data, size_t bytes, struct k3_err *err);
+    void (*unpin)(struct k3_dev *dev, void *data, size_t bytes);
+    int (*copy_begin)(struct k3_dev *dev, uint32_t lane, const struct k3_dev_copy *copy,
+                      struct k3_err *err);
+    int (*copy_wait)(struct k3_dev *dev, uint32_t lane, struct k3_err *err);
+    /* Begin a check on a lane, behind what was begun there before; all memory named is borrowed
+     * until copy_wait. */
+    int (*verify_units)(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
+                        struct k3_err *err);
+    void (*close)(struct k3_dev *dev);
+};
+
+extern const struct k3_dev_ops k3_dev_host;
+
+#endif

@@ -1,0 +1,58 @@
+/* Plug table 1: how bytes arrive.  All policy stays in the core; an io engine is thin.
+ *
+ * Contract: reads may complete in any order; a target is untouchable between submit and reap;
+ * close() drains, so that no engine writes into memory behind the caller's back; an engine never
+ * retries with other bytes: a short read that is not the end of the file is continued, an error is
+ * reported in the completion.  One thread drives an open engine. */
+#ifndef K3_IO_H
+#define K3_IO_H
+
+#include "k3_err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define K3_IO_READ_BYTES_MAX (64u << 20) /* one read; larger ones gain nothing anywhere */
+
+struct k3_io_options {
+    uint32_t depth;        /* reads in flight at most */
+    uint32_t thread_count; /* pread: threads; 0: one for each core, at most depth */
+};
+
+struct k3_io_read {
+    void *target; /* host or device memory, as the engine can */
+    uint64_t offset;
+    size_t bytes;
+    uint64_t tag; /* the caller's, comes back */
+    uint32_t file;
+};
+
+struct k3_io_done {
+    uint64_t tag;
+    int sys_errno; /* 0: all bytes arrived */
+    size_t bytes; /* that arrived; fewer than asked only with sys_errno or at the end of the file */
+};
+
+struct k3_io; /* an open engine */
+
+struct k3_io_ops {
+    const char *name;
+    /* 0: can run here, for files below `dir` (NULL: in general); else negative, *err says why and
+     * what would help. */
+    int (*probe)(const char *dir, struct k3_err *err);
+    int (*open)(const struct k3_io_options *options, struct k3_io **out, struct k3_err *err);
+    /* The engine borrows fd until close. */
+    int (*add_file)(struct k3_io *io, int fd, uint32_t *file, struct k3_err *err);
+    /* Queue reads, at most depth in flight; takes all or fails having taken none. */
+    int (*submit)(struct k3_io *io, const struct k3_io_read *reads, uint32_t count,
+                  struct k3_err *err);
+    /* Wait for at least one completion (0 in flight: returns 0 of them at once); fills up to max.
+     */
+    int (*reap)(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                struct k3_err *err);
+    void (*close)(struct k3_io *io);
+};
+
+extern const struct k3_io_ops k3_io_pread;
+
+#endif

@@ -1,0 +1,2 @@
+# The help of convert.
+"$K3" convert --help

@@ -1,0 +1,2 @@
+# The help of export.
+"$K3" export --help

@@ -1,0 +1,2 @@
+# The help of inspect.
+"$K3" inspect --help

@@ -1,0 +1,2 @@
+# The help of load.
+"$K3" load --help

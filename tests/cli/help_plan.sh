@@ -1,0 +1,2 @@
+# The help of plan.
+"$K3" plan --help

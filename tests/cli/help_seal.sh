@@ -1,0 +1,2 @@
+# The help of seal.
+"$K3" seal --help

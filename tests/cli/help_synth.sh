@@ -1,0 +1,2 @@
+# The help of synth.
+"$K3" synth --help

@@ -1,0 +1,2 @@
+# The help of verify.
+"$K3" verify --help

@@ -1,0 +1,30 @@
+# inspect: every kind of file and directory, one tensor, digests.
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+"$K3" convert ckpt --out set --tp 2 --quiet >/dev/null
+run() {
+    echo "\$ inspect $*"
+    "$K3" inspect "$@" 2>&1 | sed -e 's/: errno 2$/: No such file or directory/' -e 's/k3-shard [0-9.]*$/k3-shard VERSION/'
+    echo "exit ${PIPESTATUS[0]}"
+}
+run ckpt
+run set
+run set/k3-shards.json
+run set/model-rank-1-part-6.safetensors
+run set/model-rank-1.units
+run set/source-headers.zst
+run set --tensor layers.2.attn.A_log --stats
+run set --tensor language_model.lm_head.weight --json
+run ckpt --tensor language_model.lm_head.weight --stats
+run ckpt --tensor nothing
+run set/model-rank-1.units --stats
+run set --digest
+mkdir loose
+cp ckpt/model-00001-of-000008.safetensors loose
+run loose
+printf '' >empty
+head -c 5000 /dev/zero >zeros
+for file in empty zeros set/README.md; do
+    run $file --digest
+    run $file
+done
+run nowhere

@@ -1,0 +1,50 @@
+# Each wrong command line is told in one sentence and exits 2, before anything is read or written.
+try() {
+    "$K3" "$@"
+    local rc=$?
+    [ $rc = 2 ] || echo "exit $rc from: $*"
+}
+try
+try pln /ckpt
+try frobnicate
+try --tp 8 plan /ckpt
+try plan
+try plan /ckpt /other
+try plan ''
+try plan /ckpt --tpp 8
+try plan /ckpt --budjet=1GiB
+try plan /ckpt --nothing-like-it
+try plan /ckpt --seed 1
+try plan /ckpt -x
+try plan /ckpt --tp
+try plan /ckpt --tp=
+try plan /ckpt --tp --dp 2
+try plan /ckpt --tp 0
+try plan /ckpt --tp 4097
+try plan /ckpt --tp 08x
+try plan /ckpt --tp -8
+try plan /ckpt --tp 99999999999999999999
+try plan /ckpt --tp 4096 --dp 2
+try plan /ckpt --tp 8 --tp 4
+try plan /ckpt --experts both
+try plan /ckpt --pp-layers 23,,23
+try plan /ckpt --pp-layers 1-3
+try plan /ckpt --rate fast
+try plan /ckpt --json=yes
+try convert /ckpt
+try convert /ckpt --out ''
+try seal
+try seal extra --out d
+try export d
+try load d --ranks 3-1
+try load d --ranks 0,2-4,3
+try load d --ranks 0,
+try load d --io uring
+try load d --device cuda:0
+try synth d
+try synth d --preset huge
+try synth d --preset tiny --seed 18446744073709551616
+try help nothing
+try man nothing
+try completion tcsh
+test -z "$(ls -A)" || echo "files were left here"

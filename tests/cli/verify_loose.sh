@@ -1,0 +1,57 @@
+# verify: checkpoints and directories that are not as they should be; all problems at once.
+times() { sed -E -e 's/ in [0-9].*$/ in TIME/'; }
+run() {
+    echo "\$ verify $*"
+    "$K3" verify "$@" --quiet 2>&1 | times
+    echo "exit ${PIPESTATUS[0]}"
+}
+python3 - <<'PY'
+import json, os, struct
+
+def write(path, tensors):
+    at, header = 0, {}
+    for name, count in tensors:
+        header[name] = {"dtype": "F32", "shape": [count], "data_offsets": [at, at + 4 * count]}
+        at += 4 * count
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + bytes(at))
+
+os.mkdir("other")
+write("other/model-1.safetensors", [("a", 3), ("b", 2)])
+write("other/model-2.safetensors", [("c", 1), ("stale", 1)])
+names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors",
+         "d": "model-1.safetensors"}
+with open("other/model.safetensors.index.json", "w") as file:
+    json.dump({"metadata": {"total_size": 28}, "weight_map": names}, file)
+with open("other/config.json", "w") as file:
+    json.dump({"architectures": ["SomeoneElse"], "model_type": "else"}, file)
+os.mkdir("plain")
+write("plain/one.safetensors", [("x", 1)])
+with open("plain/two.safetensors", "wb") as file:
+    file.write(b"version https://git-lfs.github.com/spec/v1\n")
+PY
+run other
+run plain
+rm plain/*
+run plain
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+digest=$(sha256sum ckpt/model-00001-of-000008.safetensors | cut -d' ' -f1)
+mkdir -p ckpt/.cache/huggingface/download
+for file in 1 2; do # the record of file 2 is wrong
+    printf 'commit\n%s\n0.0\n' "$digest" \
+        >ckpt/.cache/huggingface/download/model-0000$file-of-000008.safetensors.metadata
+done
+run ckpt
+rm -r ckpt/.cache
+# the last byte of an A_log: behind the heads of the model
+offset=$("$K3" inspect ckpt --json --tensor language_model.model.layers.0.self_attn.A_log |
+    python3 -c 'import json, sys
+place = json.load(sys.stdin)["places"][0]
+print(place["file_offset"] + place["bytes"] - 1)')
+printf 'X' | dd of=ckpt/model-00001-of-000008.safetensors bs=1 seek="$offset" conv=notrunc status=none
+run ckpt
+truncate -s -1 ckpt/model-00002-of-000008.safetensors
+rm ckpt/model-00003-of-000008.safetensors
+run ckpt --quick

@@ -1,0 +1,28 @@
+# verify: a good set, a bad unit, missing and extra files, a checkpoint, a lone file, wrong paths.
+times() { sed -E -e 's/: errno 2$/: No such file or directory/' -e 's/ in [0-9].*$/ in TIME/; s/"seconds":[0-9.e+-]+/"seconds":0/'; }
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+"$K3" convert ckpt --out set --tp 2 --quiet >/dev/null
+run() {
+    echo "\$ verify $*"
+    "$K3" verify "$@" --quiet 2>&1 | times
+    echo "exit ${PIPESTATUS[0]}"
+}
+run set
+run set --quick
+run set --ranks 1
+run set --against ckpt
+run ckpt
+run set/model-rank-0-part-1.safetensors
+run set/model-rank-0.units
+run set/k3-shards.json
+run set --ranks 5
+run ckpt --against ckpt
+run nowhere
+printf 'X' | dd of=set/model-rank-0-part-1.safetensors bs=1 seek=600000 conv=notrunc status=none
+printf 'X' | dd of=set/model-rank-1-part-6.safetensors bs=1 seek=9 conv=notrunc status=none
+mv set/README.md set/model-rank-0-part-7.safetensors
+mv set/model-rank-1-part-2.safetensors set/other.safetensors
+run set
+run set --json
+rm set/k3-shards.json
+run set

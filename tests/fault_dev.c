@@ -1,0 +1,140 @@
+/* Purpose: a device that poisons memory and spoils chosen operations of another one.
+ * Owns: the rule (static) and the inner device.
+ * Threads: one drives it, as any device.
+ * Errors: those of the inner device, and those of the rule.
+ * Invariant: what no rule hits passes through unchanged. */
+#include "fault_dev.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct k3_dev_ops *inner_ops;
+static struct fault_dev_rule rule;
+static uint64_t hit_count;
+
+struct k3_dev {
+    struct k3_dev *inner;
+    uint64_t alloc_count, copy_count, check_count, wait_count;
+};
+
+static bool hits(enum fault_dev_kind kind, uint64_t n)
+{
+    if (rule.kind != kind || n < rule.nth || n - rule.nth >= rule.count)
+        return false;
+    hit_count++;
+    return true;
+}
+
+static int fault_probe(uint32_t index, struct k3_err *err)
+{
+    return inner_ops->probe(index, err);
+}
+
+static int fault_open(const struct k3_dev_options *options, struct k3_dev **out, struct k3_err *err)
+{
+    *out = NULL;
+    struct k3_dev *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return k3_fail(err, K3_ENOMEM, "fault device");
+    int rc = inner_ops->open(options, &dev->inner, err);
+    if (rc)
+        free(dev);
+    else
+        *out = dev;
+    return rc;
+}
+
+static int fault_alloc(struct k3_dev *dev, uint64_t bytes, void **out, struct k3_err *err)
+{
+    if (hits(FAULT_DEV_ALLOC, ++dev->alloc_count))
+        return k3_fail(err, K3_ENOMEM, "fault device: alloc fails");
+    int rc = inner_ops->alloc(dev->inner, bytes, out, err);
+    if (!rc)
+        memset(*out, FAULT_DEV_POISON, (size_t)bytes);
+    return rc;
+}
+
+static void fault_release(struct k3_dev *dev, void *data, uint64_t bytes)
+{
+    inner_ops->release(dev->inner, data, bytes);
+}
+
+static int fault_pin(struct k3_dev *dev, void *data, size_t bytes, struct k3_err *err)
+{
+    return inner_ops->pin(dev->inner, data, bytes, err);
+}
+
+static void fault_unpin(struct k3_dev *dev, void *data, size_t bytes)
+{
+    inner_ops->unpin(dev->inner, data, bytes);
+}
+
+static int fault_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_dev_copy *copy,
+                            struct k3_err *err)
+{
+    if (hits(FAULT_DEV_SKIP_COPY, ++dev->copy_count))
+        return 0;
+    return inner_ops->copy_begin(dev->inner, lane, copy, err);
+}
+
+static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, struct k3_err *err)
+{
+    int rc = inner_ops->copy_wait(dev->inner, lane, err);
+    if (!rc && hits(FAULT_DEV_WAIT, ++dev->wait_count))
+        rc = k3_fail(err, K3_EDEVICE, "fault device: a lane failed");
+    return rc;
+}
+
+static int fault_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
+                              struct k3_err *err)
+{
+    uint64_t n = ++dev->check_count;
+    if (hits(FAULT_DEV_CHECK, n))
+        return k3_fail(err, K3_EDEVICE, "fault device: a check does not begin");
+    if (hits(FAULT_DEV_FLIP, n)) {
+        /* The lane must have come this far: a copy begun before would undo the flip. */
+        int rc = inner_ops->copy_wait(dev->inner, lane, err);
+        if (rc)
+            return rc;
+        ((uint8_t *)(uintptr_t)check->data)[12345] ^= 0x40;
+    }
+    return inner_ops->verify_units(dev->inner, lane, check, err);
+}
+
+static void fault_close(struct k3_dev *dev)
+{
+    if (!dev)
+        return;
+    inner_ops->close(dev->inner);
+    free(dev);
+}
+
+static const struct k3_dev_ops ops = {
+    .name = "fault",
+    .probe = fault_probe,
+    .open = fault_open,
+    .alloc = fault_alloc,
+    .release = fault_release,
+    .pin = fault_pin,
+    .unpin = fault_unpin,
+    .copy_begin = fault_copy_begin,
+    .copy_wait = fault_copy_wait,
+    .verify_units = fault_verify_units,
+    .close = fault_close,
+};
+
+const struct k3_dev_ops *fault_dev(const struct k3_dev_ops *inner,
+                                   const struct fault_dev_rule *wanted)
+{
+    static const struct fault_dev_rule none = {FAULT_DEV_NONE, 0, 0};
+    inner_ops = inner;
+    rule = wanted ? *wanted : none;
+    hit_count = 0;
+    return &ops;
+}
+
+uint64_t fault_dev_hit_count(void)
+{
+    return hit_count;
+}

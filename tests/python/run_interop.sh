@@ -1,0 +1,246 @@
+#!/bin/sh
+# run_interop.sh: compares sets made by k3-shard with two programs that share no code with it.
+#
+# Purpose   k3ref.py proves that docs/FORMAT.md describes every byte; test_cut.py proves that every
+#           rank holds the bytes an engine would cut from the checkpoint.
+# Modes     run_interop.sh             a tiny synthetic checkpoint and eight layouts
+#           run_interop.sh real CKPT   an existing big checkpoint, six layouts one after another:
+#                                      convert, test_cut, export, cmp with the checkpoint; each
+#                                      output is deleted before the next one is made
+#           run_interop.sh self        tests the Python programs with each other, without k3-shard:
+#                                      sets that k3ref.py writes pass, damaged ones do not
+# Env       K3       path of the k3-shard binary (not needed by `self`)
+#           PYTHON   a Python 3.11 (default python3); with numpy and safetensors for test_cut.py,
+#                    without them its checks are skipped and a line says so
+#           TMPDIR   where work directories are made (default /tmp); `real` needs the space of one
+#                    converted set and one exported checkpoint there
+# Output    one line per check, then `N passed, N failed`; exit 0 only when nothing failed.
+set -u
+
+here=$(cd "$(dirname "$0")" && pwd)
+PYTHON=${PYTHON:-python3}
+mode=${1:-tiny}
+passed=0 failed=0 skipped=0
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/k3-interop.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+pass() { passed=$((passed + 1)); echo "ok    $1"; }
+fail() { failed=$((failed + 1)); echo "FAIL  $1"; }
+
+# check NAME COMMAND…: passes when the command exits 0, else shows the end of its output
+check() {
+    check_name=$1; shift
+    if "$@" >"$work/log" 2>&1; then
+        pass "$check_name"
+    else
+        fail "$check_name"
+        tail -n 30 "$work/log" | sed 's/^/      | /'
+        return 1
+    fi
+}
+
+# refuses NAME COMMAND…: passes when the command exits 1 and its last line is a count of problems
+refuses() {
+    check_name=$1; shift
+    "$@" >"$work/log" 2>&1
+    code=$?
+    if [ "$code" -eq 1 ] && tail -n 1 "$work/log" | grep -Eq '[1-9][0-9]* (problems|failed)$'; then
+        pass "$check_name"
+    else
+        fail "$check_name (exit $code, wanted 1)"
+        tail -n 30 "$work/log" | sed 's/^/      | /'
+    fi
+}
+
+have_cut=no
+if "$PYTHON" -c 'import numpy, safetensors' 2>/dev/null; then have_cut=yes; fi
+
+# cut CKPT OUT LAYOUT
+cut() {
+    if [ "$have_cut" = no ]; then
+        skipped=$((skipped + 1))
+        echo "skip  test_cut $3: $PYTHON has no numpy or no safetensors"
+        return
+    fi
+    # shellcheck disable=SC2086  # a layout is several words
+    check "test_cut $3" "$PYTHON" "$here/test_cut.py" "$1" "$2" $3
+}
+
+# ref CKPT OUT LAYOUT
+ref() {
+    # shellcheck disable=SC2086
+    check "k3ref    $3" "$PYTHON" "$here/k3ref.py" compare "$1" "$2" $3
+}
+
+issue_layouts='--tp 8
+--tp 8 --experts ep
+--tp 2 --pp 2
+--tp 2 --dp 2 --experts ep
+--tp 2 --dp 2 --experts tp
+--tp 16'
+more_layouts='--tp 1 --vision drop
+--tp 2 --dp 2 --shared replicate --vision first'
+
+need_binary() {
+    if [ -z "${K3:-}" ] || [ ! -x "$K3" ]; then
+        echo "run_interop.sh: set K3 to the k3-shard binary" >&2
+        exit 2
+    fi
+}
+
+# for_layouts LAYOUTS COMMAND…: runs COMMAND with each line as its last argument
+for_layouts() {
+    list=$1; shift
+    while IFS= read -r layout <&3; do
+        "$@" "$layout"
+    done 3<<LIST
+$list
+LIST
+}
+
+tiny_one() {
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    check "convert  $1" "$K3" convert "$work/ckpt" --out "$work/out" $1 || return
+    ref "$work/ckpt" "$work/out" "$1"
+    cut "$work/ckpt" "$work/out" "$1"
+}
+
+tiny() {
+    need_binary
+    check "synth    tiny" "$K3" synth "$work/ckpt" --preset tiny || return
+    for_layouts "$issue_layouts
+$more_layouts" tiny_one
+    # the same, of a checkpoint that k3-shard did not make
+    rm -rf "$work/ckpt"
+    check "mini_ckpt" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" || return
+    for_layouts "--tp 8
+--tp 16 --experts ep --revision abc" tiny_mini
+}
+
+tiny_mini() {
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    check "convert  mini $1" "$K3" convert "$work/ckpt" --out "$work/out" $1 || return
+    ref "$work/ckpt" "$work/out" "$1"
+    cut "$work/ckpt" "$work/out" "${1%% --revision*}"
+}
+
+# same_files A B: every top-level file of A that is not hidden is in B with the same bytes,
+# and no other file is there
+same_files() {
+    for file in "$1"/*; do
+        [ -f "$file" ] || continue
+        cmp "$file" "$2/${file##*/}" || return 1
+    done
+    for file in "$2"/*; do
+        [ -f "$1/${file##*/}" ] || { echo "not in the checkpoint: ${file##*/}"; return 1; }
+    done
+}
+
+real_one() {
+    ckpt=$1 layout=$2
+    rm -rf "$work/out" "$work/export"
+    # The budget is that of a GPU; what is tested here are bytes, so it is lifted.
+    # shellcheck disable=SC2086
+    check "convert  $layout" \
+        "$K3" convert "$ckpt" --out "$work/out" --budget 8192GiB $layout || return
+    cut "$ckpt" "$work/out" "$layout"
+    if check "export   $layout" "$K3" export "$work/out" --to "$work/export"; then
+        rm -rf "$work/out"
+        check "cmp      $layout" same_files "$ckpt" "$work/export"
+    fi
+    rm -rf "$work/out" "$work/export"
+}
+
+real() {
+    need_binary
+    [ -f "$1/config.json" ] || { echo "run_interop.sh: $1 is not a checkpoint" >&2; exit 2; }
+    for_layouts "$issue_layouts" real_one "$1"
+}
+
+self_one() {
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    check "build    $1" "$PYTHON" "$here/k3ref.py" build "$work/ckpt" "$work/out" $1 || return
+    ref "$work/ckpt" "$work/out" "$1"
+    cut "$work/ckpt" "$work/out" "$1"
+}
+
+# flip FILE OFFSET: changes one byte
+flip() {
+    "$PYTHON" -c 'import sys
+with open(sys.argv[1], "r+b") as f:
+    at = int(sys.argv[2])
+    f.seek(at)
+    b = f.read(1)[0]
+    f.seek(at)
+    f.write(bytes([b ^ 1]))' "$1" "$2"
+}
+
+# damage NAME CUT COMMAND…: damages a fresh copy by a command that runs in it; k3ref must see it,
+# and test_cut where CUT is yes
+damage() {
+    name=$1 sees=$2; shift 2
+    rm -rf "$work/bad"
+    cp -r "$work/out" "$work/bad"
+    (cd "$work/bad" && "$@") || { fail "damage   $name"; return; }
+    refuses "k3ref    sees: $name" \
+        "$PYTHON" "$here/k3ref.py" compare "$work/ckpt" "$work/bad" --tp 2
+    if [ "$have_cut" = yes ] && [ "$sees" = yes ]; then
+        refuses "test_cut sees: $name" \
+            "$PYTHON" "$here/test_cut.py" "$work/ckpt" "$work/bad" --tp 2
+    fi
+}
+
+self() {
+    for size in 0 1 4095 4096 4097 524288 524289 67108865; do
+        if command -v fsverity >/dev/null; then
+            head -c "$size" /dev/urandom >"$work/file"
+            # shellcheck disable=SC2016  # the inner shell expands its arguments
+            check "tree     $size bytes" sh -c '[ "$1" = "$2" ]' sh \
+                "$("$PYTHON" "$here/k3ref.py" tree "$work/file")" "$(fsverity digest "$work/file")"
+        else
+            skipped=$((skipped + 1))
+            echo "skip  tree $size bytes: no fsverity program"
+        fi
+    done
+    rm -f "$work/file"
+    check "mini_ckpt" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" || return
+    for_layouts "$issue_layouts
+$more_layouts
+--tp 1
+--tp 2 --pp 3 --pp-layers 1,3,1 --dp 2 --vision first" self_one
+    self_one "--tp 2"
+    part=model-rank-1-part-2.safetensors
+    damage "a byte of an expert" yes flip $part 524288
+    damage "a byte of the last pad" yes flip $part $(($(wc -c <"$work/out/$part") - 1))
+    damage "a view name" yes sed -i 's/k3.view.layers.1.attn.conv/k3.view.layers.1.attn.konv/' $part
+    damage "a tensor name" yes sed -i 's/experts.0.w1.weight_p/experts.0.w1.weight_q/' $part
+    exchange='s/experts.3.w1/experts.3.wX/g;s/experts.3.w3/experts.3.w1/g'
+    damage "two tensors exchanged" yes sed -i "$exchange;s/experts.3.wX/experts.3.w3/g" $part
+    damage "a missing part" yes rm $part
+    damage "an extra part" yes cp $part model-rank-2-part-2.safetensors
+    damage "a part of the other rank" yes cp model-rank-0-part-2.safetensors $part
+    damage "a cut part" yes truncate -s -524288 $part
+    damage "a unit digest" no flip model-rank-0.units 200
+    damage "a reserved byte of a units file" no flip model-rank-0.units 100
+    damage "a copied file" no flip config.json 5
+    damage "source-headers.zst" no flip source-headers.zst 40
+    damage "a leftover directory" no mkdir .k3-partial
+    damage "a missing manifest" no rm k3-shards.json
+    damage "a digest in the manifest" no sed -i 's/"tree":"./"tree":"x/' k3-shards.json
+}
+
+case $mode in
+tiny) tiny ;;
+real) [ $# -eq 2 ] || { echo "usage: run_interop.sh real CKPT" >&2; exit 2; }; real "$2" ;;
+self) self ;;
+*) echo "usage: run_interop.sh [tiny | real CKPT | self]" >&2; exit 2 ;;
+esac
+
+[ "$skipped" -eq 0 ] || echo "$skipped skipped"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

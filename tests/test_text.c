@@ -1,0 +1,197 @@
+/* Purpose: the growing text, UTF-8, and foreign strings in messages.
+ * Owns: nothing.
+ * Threads: one.
+ * Errors: a failed assertion.
+ * Invariants: none beyond the tests. */
+#include "text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void growing(void **state)
+{
+    (void)state;
+    struct k3_text text;
+    k3_text_init(&text);
+    assert_int_equal(text.bytes, 0);
+    k3_text_put(&text, "", 0);
+    assert_string_equal(text.data, "");
+    char *copy = calloc(1, 100001);
+    assert_non_null(copy);
+    for (size_t i = 0; i < 100000; i++) {
+        char c = (char)('a' + i % 26);
+        copy[i] = c;
+        k3_text_put(&text, &c, 1);
+        assert_int_equal(text.data[text.bytes], 0);
+    }
+    assert_int_equal(text.bytes, 100000);
+    assert_string_equal(text.data, copy);
+    assert_int_equal(k3_text_check(&text, NULL), 0);
+    k3_text_fini(&text);
+    assert_null(text.data);
+    free(copy);
+}
+
+static void zeros_inside(void **state)
+{
+    (void)state;
+    struct k3_text text;
+    k3_text_init(&text);
+    k3_text_put(&text, "a\0b", 3);
+    k3_text_puts(&text, "cd");
+    assert_int_equal(text.bytes, 5);
+    assert_memory_equal(text.data, "a\0bcd", 6);
+    k3_text_fini(&text);
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    static const uint64_t value[] = {0,         1, 9, 10, 99, 100, 12345678901u, UINT64_MAX - 1,
+                                     UINT64_MAX};
+    for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
+        struct k3_text text;
+        char want[32];
+        k3_text_init(&text);
+        k3_text_putu(&text, value[i]);
+        snprintf(want, sizeof want, "%llu", (unsigned long long)value[i]);
+        assert_string_equal(text.data, want);
+        k3_text_fini(&text);
+    }
+}
+
+static void formatted(void **state)
+{
+    (void)state;
+    struct k3_text text;
+    k3_text_init(&text);
+    k3_text_putf(&text, "%s-%d;", "x", -5);
+    k3_text_putf(&text, "%0300d", 7);
+    k3_text_putf(&text, "%s", "");
+    assert_int_equal(text.bytes, 305);
+    assert_memory_equal(text.data, "x--5;000", 8);
+    assert_string_equal(text.data + 300, "00007");
+    k3_text_fini(&text);
+}
+
+static void json(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } row[] = {
+        {"", "\"\""},
+        {"plain/.~ \x7f", "\"plain/.~ \x7f\""},
+        {"\"\\", "\"\\\"\\\\\""},
+        {"a\nb\x01\x1f", "\"a\\u000ab\\u0001\\u001f\""},
+        {"\xc3\xa4\xf0\x9f\x98\x80", "\"\xc3\xa4\xf0\x9f\x98\x80\""},
+        {"a\xff"
+         "b\xc3",
+         "\"a\\ufffdb\\ufffd\""},
+        {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct k3_text text;
+        k3_text_init(&text);
+        k3_text_put_json(&text, row[i].in);
+        assert_string_equal(text.data, row[i].out);
+        k3_text_fini(&text);
+    }
+}
+
+/* A size that no memory has: the failure stays and nothing of the text changes any more. */
+static void sticky(void **state)
+{
+    (void)state;
+    struct k3_text text;
+    struct k3_err err;
+    k3_text_init(&text);
+    k3_err_init(&err);
+    k3_text_puts(&text, "kept");
+    k3_text_put(&text, "x", SIZE_MAX - 2);
+    assert_true(text.failed);
+    k3_text_puts(&text, "more");
+    k3_text_putf(&text, "%d", 1);
+    k3_text_putu(&text, 1);
+    k3_text_put_json(&text, "x");
+    assert_string_equal(text.data, "kept");
+    assert_int_equal(k3_text_check(&text, &err), K3_ENOMEM);
+    assert_int_equal(err.rc, K3_ENOMEM);
+    k3_text_fini(&text);
+    assert_false(text.failed);
+}
+
+/* Every code point, against the definition; surrogates are none. */
+static void utf8_all(void **state)
+{
+    (void)state;
+    for (uint32_t c = 0; c < 0x110000; c++) {
+        char b[4];
+        size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+        static const unsigned lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+        uint32_t rest = c;
+        for (size_t i = bytes - 1; i > 0; i--, rest >>= 6)
+            b[i] = (char)(0x80 | (rest & 0x3f));
+        b[0] = (char)(lead[bytes] | rest);
+        bool is_surrogate = c >= 0xd800 && c <= 0xdfff;
+        if (k3_utf8_bytes(b, bytes) != (is_surrogate ? 0 : bytes))
+            fail_msg("U+%04x", c);
+        if (bytes > 1 && k3_utf8_bytes(b, bytes - 1))
+            fail_msg("U+%04x cut", c);
+    }
+}
+
+/* Of all pairs of bytes exactly the two-byte characters and the ASCII ones are right. */
+static void utf8_pairs(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 65536; i++) {
+        char b[2] = {(char)(i >> 8), (char)i};
+        unsigned first = i >> 8, second = i & 0xff;
+        size_t want = first < 0x80 ? 1 : 0;
+        if (first >= 0xc2 && first <= 0xdf && second >= 0x80 && second <= 0xbf)
+            want = 2;
+        assert_int_equal(k3_utf8_bytes(b, 2), want);
+    }
+    assert_int_equal(k3_utf8_bytes("", 0), 0);
+    assert_int_equal(k3_utf8_bytes("\xc0\xaf", 2), 0);
+    assert_int_equal(k3_utf8_bytes("\xe0\x9f\xbf", 3), 0);
+    assert_int_equal(k3_utf8_bytes("\xf0\x8f\xbf\xbf", 4), 0);
+    assert_int_equal(k3_utf8_bytes("\xf4\x90\x80\x80", 4), 0);
+    assert_int_equal(k3_utf8_bytes("\xf8\x88\x80\x80\x80", 5), 0);
+}
+
+static void shown(void **state)
+{
+    (void)state;
+    char out[K3_SHOWN_BYTES];
+    assert_string_equal(k3_shown("", 0, out), "");
+    assert_string_equal(k3_shown("model.a", 7, out), "model.a");
+    assert_string_equal(k3_shown("a\0\n\x1b[31m\x7f\xff", 10, out),
+                        "a\\x00\\x0a\\x1b[31m\\x7f\\xff");
+    char in[200];
+    memset(in, 'a', 100);
+    memset(in + 100, 'z', 100);
+    assert_int_equal(strlen(k3_shown(in, 64, out)), 64);
+    assert_string_equal(k3_shown(in, 200, out),
+                        "aaaaaaaaaaaaaaaaaaaaaaaa...zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz");
+    memset(in, '\n', 200);
+    assert_int_equal(strlen(k3_shown(in, 200, out)), K3_SHOWN_BYTES - 1); /* the longest result */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(growing),   cmocka_unit_test(zeros_inside), cmocka_unit_test(numbers),
+        cmocka_unit_test(formatted), cmocka_unit_test(json),         cmocka_unit_test(sticky),
+        cmocka_unit_test(utf8_all),  cmocka_unit_test(utf8_pairs),   cmocka_unit_test(shown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

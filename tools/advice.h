@@ -1,0 +1,19 @@
+/* Does a layout fit, and what would: the budget check that plan and convert share. */
+#ifndef K3_ADVICE_H
+#define K3_ADVICE_H
+
+#include "opts.h"
+#include "plan.h"
+
+/* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
+int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
+
+/* The largest image of all ranks, in bytes, and its rank. */
+uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
+                          uint32_t *rank);
+
+/* K3_EUNSUPPORTED when an image is beyond the budget, with layouts that would fit; else 0. */
+int k3_check_budget(const struct k3_config *config, const struct k3_layout *layout,
+                    uint64_t budget_bytes, struct k3_err *err);
+
+#endif

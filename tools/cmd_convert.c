@@ -1,0 +1,78 @@
+/* Purpose: the convert command.
+ * Owns: nothing.
+ * Threads: the main thread.
+ * Errors: as k3_convert.
+ * Invariant: results on stdout, talk on stderr. */
+#include "advice.h"
+#include "cmds.h"
+#include "convert.h"
+#include "doc.h"
+#include "sizes.h"
+#include "stop.h"
+#include "talk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int print_json(const struct k3_convert_report *report, struct k3_err *err)
+{
+    struct k3_doc *root = k3_doc_new_object();
+    bool good = root && k3_doc_add_integer(root, "ranks", report->rank_count) &&
+                k3_doc_add_double(root, "seconds", (double)report->seconds_ns / 1e9) &&
+                k3_doc_add_integer(root, "read_bytes", report->read_bytes) &&
+                k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
+                k3_doc_add_integer(root, "items", report->item_count) &&
+                k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
+                k3_doc_add_bool(root, "was_finished", report->was_finished);
+    int rc = good ? k3_result_print(root, err)
+                  : k3_fail(err, K3_ENOMEM, "no memory for the report");
+    k3_doc_free(root);
+    return rc;
+}
+
+static void print_text(const struct k3_convert_report *report, const char *out)
+{
+    if (report->was_finished) {
+        printf("%s is finished already: %u ranks, %s of images\n", out, report->rank_count,
+               k3_size_short(report->image_bytes).s);
+        return;
+    }
+    printf("%s: %u ranks, %u parts, %s of images; %u items converted, %u resumed\n", out,
+           report->rank_count, report->part_count, k3_size_short(report->image_bytes).s,
+           report->item_count - report->resumed_count, report->resumed_count);
+    printf("read %s, wrote %s, read all of it back and took its digests, in %s\n",
+           k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
+           k3_time_text(report->seconds_ns).s);
+}
+
+int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
+{
+    struct k3_convert_report report;
+    struct k3_problems problems;
+    struct k3_layout layout;
+    int rc = k3_layout_from_opts(opts, &layout, err);
+    if (rc)
+        return rc;
+    k3_problems_init(&problems);
+    k3_stop_install();
+    struct k3_convert_options options = {.ckpt_path = opts->args.item[0],
+                                         .layout = &layout,
+                                         .revision = opts->revision,
+                                         .outs = opts->out.item,
+                                         .budget_bytes = opts->budget_bytes,
+                                         .memory_bytes = opts->memory_bytes,
+                                         .out_count = opts->out.count,
+                                         .jobs = opts->jobs,
+                                         .force = opts->force,
+                                         .quiet = opts->quiet};
+    rc = k3_convert(&options, &report, &problems, err);
+    if (rc)
+        k3_say_problems(&problems);
+    else if (opts->json)
+        rc = print_json(&report, err);
+    else
+        print_text(&report, opts->out.item[0]);
+    k3_problems_fini(&problems);
+    return rc;
+}

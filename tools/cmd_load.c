@@ -1,0 +1,277 @@
+/* Purpose: the command load: bring ranks into memory through libk3load and report how it went.
+ * Owns: the load while it runs.
+ * Threads: the main thread.
+ * Errors: those of k3_load_open and k3_load_run; K3_EUNSUPPORTED when the images do not fit into
+ * free memory.
+ * Invariant: memory is judged before any of it is taken; a result is printed only for a load whose
+ * every unit passed (or that was told not to look, and says so). */
+#include "bytes.h"
+#include "cmds.h"
+#include "doc.h"
+#include "k3_load.h"
+#include "progress.h"
+#include "set.h"
+#include "sizes.h"
+#include "stop.h"
+#include "text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Headers, digests, page tables and other programs need some memory beside the images. */
+#define SPARE_BYTES (64ull << 20)
+
+struct load_run {
+    const struct k3_opts *opts;
+    uint32_t *ranks;       /* owned */
+    uint64_t *image_bytes; /* by index in ranks; owned */
+    uint32_t rank_count;
+    uint64_t total_bytes;
+    uint64_t told_bytes; /* progress so far */
+    uint64_t peak_bytes;
+    struct k3_progress progress;
+};
+
+/* ---- memory ---- */
+
+/* A "Name:   123 kB" line of a /proc file, in bytes; false where there is none. */
+static bool proc_bytes(const char *path, const char *field, uint64_t *bytes)
+{
+    char line[256];
+    bool found = false;
+    size_t field_bytes = strlen(field);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    while (!found && fgets(line, sizeof line, file)) {
+        if (strncmp(line, field, field_bytes) != 0 || line[field_bytes] != ':')
+            continue;
+        char *end;
+        errno = 0;
+        uint64_t kib = strtoull(line + field_bytes + 1, &end, 10);
+        found = errno == 0 && !strncmp(end, " kB", 3) && k3_mul_fits(kib, 1024, bytes);
+    }
+    fclose(file);
+    return found;
+}
+
+/* The ranks that fit one after the other in the order asked for, as "0, 1, 2". */
+static void fitting_ranks(const struct load_run *run, uint64_t bytes, struct k3_text *out)
+{
+    for (uint32_t i = 0; i < run->rank_count && run->image_bytes[i] <= bytes; i++) {
+        bytes -= run->image_bytes[i];
+        k3_text_putf(out, "%s%u", i ? "," : "", run->ranks[i]);
+    }
+}
+
+static int check_memory(const struct load_run *run, struct k3_err *err)
+{
+    uint64_t available = 0;
+    struct k3_text fit;
+    if (!proc_bytes("/proc/meminfo", "MemAvailable", &available))
+        return 0; /* a system that does not say: the allocation will */
+    uint64_t beside = SPARE_BYTES + run->opts->staging_bytes;
+    uint64_t room = available > beside ? available - beside : 0;
+    if (run->total_bytes <= room)
+        return 0;
+    k3_text_init(&fit);
+    fitting_ranks(run, room, &fit);
+    int rc = k3_fail(
+        err, K3_EUNSUPPORTED, "the images need %s and %s beside them, %s of memory are free: %s%s",
+        k3_size_text(run->total_bytes).s, k3_size_short(beside).s, k3_size_text(available).s,
+        fit.bytes ? "these ranks would fit: --ranks " : "not even the first rank asked for fits",
+        fit.bytes ? fit.data : "");
+    k3_text_fini(&fit);
+    return rc;
+}
+
+/* ---- which ranks ---- */
+
+static int list_ranks(struct load_run *run, const struct k3_set *set, struct k3_err *err)
+{
+    const struct k3_opts *opts = run->opts;
+    uint32_t count = opts->ranks.count ? opts->ranks.count : set->manifest.rank_count;
+    run->ranks = calloc((size_t)count + 1, sizeof *run->ranks);
+    run->image_bytes = calloc((size_t)count + 1, sizeof *run->image_bytes);
+    if (!run->ranks || !run->image_bytes)
+        return k3_fail(err, K3_ENOMEM, "no memory for a list of %u ranks", count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t number = opts->ranks.count ? opts->ranks.item[i] : set->manifest.ranks[i].rank;
+        const struct k3_manifest_rank *rank = k3_set_rank(set, number);
+        if (!rank)
+            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", number,
+                           set->manifest.rank_count);
+        run->ranks[i] = number;
+        run->image_bytes[i] = rank->image_bytes;
+        run->total_bytes += rank->image_bytes;
+        run->rank_count++;
+    }
+    return 0;
+}
+
+/* Sizes come from the manifest alone: nothing is taken before it is known to fit. */
+static int judge(struct load_run *run, struct k3_err *err)
+{
+    struct k3_set *set = NULL;
+    int rc = k3_set_open(run->opts->args.item, run->opts->args.count, &set, err);
+    if (!rc)
+        rc = list_ranks(run, set, err);
+    if (!rc)
+        rc = check_memory(run, err);
+    k3_set_close(set);
+    return rc;
+}
+
+/* ---- the report ---- */
+
+static bool add_fallbacks(struct k3_doc *root, const char *lines)
+{
+    struct k3_doc *array = k3_doc_add_array(root, "fallbacks");
+    bool added = array != NULL;
+    while (added && *lines) {
+        size_t n = strcspn(lines, "\n");
+        char *line = strndup(lines, n);
+        added = line && (n == 0 || k3_doc_add_string(array, NULL, line));
+        free(line);
+        lines += n + (lines[n] == '\n');
+    }
+    return added;
+}
+
+static bool add_ranks(struct k3_doc *root, const struct load_run *run,
+                      const struct k3_load_report *report)
+{
+    struct k3_doc *array = k3_doc_add_array(root, "ranks");
+    bool added = array != NULL;
+    for (uint32_t i = 0; i < run->rank_count && added; i++) {
+        /* Ranks of one load share its reads: each has the time of the whole. */
+        struct k3_doc *row = k3_doc_add_object(array, NULL);
+        added = row && k3_doc_add_integer(row, "rank", run->ranks[i]) &&
+                k3_doc_add_integer(row, "bytes", run->image_bytes[i]) &&
+                k3_doc_add_double(row, "seconds", report->seconds) &&
+                k3_doc_add_string(row, "io", report->io);
+    }
+    return added;
+}
+
+static int print_json(const struct load_run *run, const struct k3_load_report *report,
+                      struct k3_err *err)
+{
+    double rate = report->seconds > 0 ? (double)report->bytes / report->seconds / 1e9 : 0;
+    struct k3_doc *root = k3_doc_new_object();
+    bool added = root && k3_doc_add_integer(root, "bytes", report->bytes) &&
+                 k3_doc_add_integer(root, "verified_bytes", report->verified_bytes) &&
+                 k3_doc_add_double(root, "seconds", report->seconds) &&
+                 k3_doc_add_double(root, "gb_per_s", rate) &&
+                 k3_doc_add_string(root, "io", report->io) &&
+                 k3_doc_add_string(root, "device", report->device) &&
+                 k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
+                 k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
+                 k3_doc_add_integer(root, "reread_units", report->reread_units) &&
+                 add_fallbacks(root, report->fallbacks) && add_ranks(root, run, report);
+    struct k3_doc *phases = added ? k3_doc_add_object(root, "phases") : NULL;
+    added = phases && k3_doc_add_double(phases, "open", report->open_seconds) &&
+            k3_doc_add_double(phases, "run", report->seconds);
+    int rc = added ? k3_result_print(root, err)
+                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
+    k3_doc_free(root);
+    return rc;
+}
+
+static uint64_t to_ns(double seconds)
+{
+    return seconds > 0 && seconds < 1e9 ? (uint64_t)(seconds * 1e9) : 0;
+}
+
+static void print_report(const struct load_run *run, const struct k3_load_report *report)
+{
+    printf("loaded    %s of %u rank%s in %s, %s\n", k3_size_text(report->bytes).s, run->rank_count,
+           run->rank_count == 1 ? "" : "s", k3_time_text(to_ns(report->seconds)).s,
+           k3_rate_text(report->bytes, to_ns(report->seconds)).s);
+    printf("route     %s to %s\n", report->io, report->device);
+    if (run->opts->no_verify)
+        printf("verified  NOTHING: --no-verify was given\n");
+    else
+        printf("verified  %s, every unit where it is served from\n",
+               k3_size_text(report->verified_bytes).s);
+    if (report->reread_units)
+        printf("reread    %" PRIu64 " units came wrong once and right by another read\n",
+               report->reread_units);
+    printf("phases    open %s, run %s\n", k3_time_text(to_ns(report->open_seconds)).s,
+           k3_time_text(to_ns(report->seconds)).s);
+    printf("memory    peak %s, pinned %s\n", k3_size_text(run->peak_bytes).s,
+           k3_size_text(report->pinned_bytes).s);
+    for (const char *line = report->fallbacks; *line;) {
+        size_t n = strcspn(line, "\n");
+        printf("fallback  %.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+/* ---- the command ---- */
+
+static int on_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct load_run *run = context;
+    (void)total_bytes;
+    if (done_bytes > run->told_bytes) {
+        k3_progress_add(&run->progress, done_bytes - run->told_bytes);
+        run->told_bytes = done_bytes;
+    }
+    return k3_stop_requested();
+}
+
+static int load(struct load_run *run, struct k3_err *err)
+{
+    const struct k3_opts *opts = run->opts;
+    struct k3_load *load = NULL;
+    struct k3_load_report report;
+    struct k3_load_options options = {
+        .struct_bytes = sizeof options,
+        .dirs = opts->args.item,
+        .dir_count = opts->args.count,
+        .ranks = run->ranks,
+        .rank_count = run->rank_count,
+        .device = k3_opt_choice_name(K3_ID_DEVICE, opts->device),
+        .io = k3_opt_choice_name(K3_ID_IO, opts->io),
+        .staging_bytes = opts->staging_bytes,
+        .no_verify = opts->no_verify,
+        .progress = on_progress,
+        .progress_context = run,
+    };
+    int rc = k3_load_open(&options, &load, err);
+    if (rc)
+        return rc;
+    k3_progress_begin(&run->progress, "load", run->total_bytes, opts->quiet);
+    rc = k3_load_run(load, err);
+    k3_progress_end(&run->progress);
+    if (rc)
+        goto out;
+    k3_load_get_report(load, &report);
+    (void)proc_bytes("/proc/self/status", "VmHWM", &run->peak_bytes);
+    if (opts->json)
+        rc = print_json(run, &report, err);
+    else
+        print_report(run, &report);
+out:
+    k3_load_close(load);
+    return rc;
+}
+
+int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err)
+{
+    struct load_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return k3_fail(err, K3_ENOMEM, "no memory to load");
+    run->opts = opts;
+    int rc = judge(run, err);
+    if (!rc)
+        rc = load(run, err);
+    free(run->ranks);
+    free(run->image_bytes);
+    free(run);
+    return rc;
+}

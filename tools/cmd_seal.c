@@ -1,0 +1,47 @@
+/* Purpose: the seal command: publish a conversion whose items are all done.
+ * Owns: nothing.
+ * Threads: the main thread.
+ * Errors: as k3_seal; an incomplete conversion is K3_EUNSUPPORTED.
+ * Invariant: sealing a sealed set changes nothing but removes what an interrupted run left. */
+#include "cmds.h"
+#include "doc.h"
+#include "job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A directory with a manifest and nothing unfinished is sealed already. */
+static int seal_dirs(struct k3_job *job, bool *already, struct k3_err *err)
+{
+    char *plan = NULL;
+    size_t plan_bytes = 0;
+    *already = k3_file_exists(&job->outs[0], K3_MANIFEST_NAME);
+    if (*already)
+        return k3_job_clear_partial(job, err);
+    int rc = k3_job_resume(job, &plan, &plan_bytes, err);
+    if (!rc)
+        rc = k3_seal(job, plan, plan_bytes, err);
+    free(plan);
+    return rc;
+}
+
+int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
+{
+    struct k3_job job;
+    bool already = false;
+    int rc = k3_job_open(opts->out.item, opts->out.count, false, &job, err);
+    if (rc)
+        return rc;
+    rc = seal_dirs(&job, &already, err);
+    if (!rc && opts->json) {
+        struct k3_doc *root = k3_doc_new_object();
+        bool good = root && k3_doc_add_bool(root, "was_finished", already);
+        rc = good ? k3_result_print(root, err)
+                  : k3_fail(err, K3_ENOMEM, "no memory for the report");
+        k3_doc_free(root);
+    } else if (!rc) {
+        printf("%s is %s\n", opts->out.item[0], already ? "finished already" : "sealed");
+    }
+    k3_job_close(&job);
+    return rc;
+}

@@ -1,0 +1,326 @@
+/* Purpose: run a conversion: open, judge, resume, spread items over workers, seal.
+ * Owns: the workers' buffers.
+ * Threads: starts and joins the workers.
+ * Errors: all of its steps; K3_EUNSUPPORTED for a directory that holds something else or has no
+ * room, K3_ECANCELED.
+ * Invariant: nothing is written before checkpoint, layout, budget, directory and free space were
+ * judged. */
+#include "convert.h"
+
+#include "advice.h"
+#include "fdlimit.h"
+#include "mem.h"
+#include "part.h"
+#include "scatter.h"
+#include "sha256.h"
+#include "sizes.h"
+#include "stop.h"
+#include "tree.h"
+#include "workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES_MAX                                                                            \
+    (8u << 20) /* larger reads gain nothing, and two of these stay near the cache */
+#define CHUNK_BYTES_MIN K3_UNIT_BYTES
+#define SPARE_BYTES     (64ull << 20) /* records and the file system's own needs */
+
+/* ---- before anything is written ---- */
+
+/* Output in the checkpoint's own folder would mix the two for ever. */
+static int check_apart(const struct k3_ckpt *ckpt, const struct k3_job *job, struct k3_err *err)
+{
+    struct stat in, out;
+    if (fstat(ckpt->dir.fd, &in))
+        return k3_fail_sys(err, errno, "%s: stat", ckpt->dir.path);
+    for (uint32_t d = 0; d < job->dir_count; d++) {
+        if (fstat(job->outs[d].fd, &out))
+            return k3_fail_sys(err, errno, "%s: stat", job->outs[d].path);
+        if (in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            return k3_fail(err, K3_EUNSUPPORTED,
+                           "--out %s is the checkpoint itself: sources are never written "
+                           "beside; give another directory",
+                           job->outs[d].path);
+    }
+    return 0;
+}
+
+/* Settle what the directories hold: *finished when there is nothing to do. */
+static int settle(const struct k3_convert_options *options, struct k3_job *job,
+                  const struct k3_plan *plan, bool *finished, struct k3_err *err)
+{
+    enum k3_job_state state;
+    char found[200];
+    struct k3_err damaged;
+    k3_err_init(&damaged);
+    int rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
+    if (rc && !options->force)
+        return rc;
+    if (rc)
+        state = K3_JOB_OTHER; /* a damaged manifest is no reason to refuse --force */
+    *finished = state == K3_JOB_FINISHED && !options->force;
+    if (*finished)
+        return k3_job_clear_partial(job, err);
+    if (state == K3_JOB_OTHER && !options->force)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s holds %s: give another --out, or replace it with --force",
+                       job->outs[0].path, found);
+    if (options->force) {
+        rc = k3_job_clear_partial(job, err); /* first: it refuses where another conversion runs */
+        return rc ? rc : k3_job_clear_set(job, err);
+    }
+    return k3_job_check_foreign(job, &plan->config, &plan->layout, state == K3_JOB_NEW, err);
+}
+
+/* Items that have no usable record yet. */
+static int list_items(struct k3_convert *convert, struct k3_convert_report *report,
+                      struct k3_err *err)
+{
+    const struct k3_plan *plan = convert->ckpt->plan;
+    convert->items = malloc(plan->item_count * sizeof *convert->items);
+    if (!convert->items)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u items", plan->item_count);
+    for (uint32_t item = 0; item < plan->item_count; item++) {
+        struct k3_record record;
+        bool found;
+        int rc = k3_job_record(convert->job, item, &record, &found, err);
+        if (rc)
+            return rc;
+        if (found) {
+            report->resumed_count++;
+            k3_record_fini(&record);
+        } else {
+            convert->items[convert->item_count++] = item;
+        }
+    }
+    report->item_count = plan->item_count;
+    return 0;
+}
+
+/* Staged files that no record names are left-overs of attempts that were killed. */
+static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
+{
+    struct k3_job *job = convert->job;
+    char(*tokens)[K3_TOKEN_BYTES + 1] = calloc(convert->ckpt->plan->item_count + 1, sizeof *tokens);
+    uint32_t token_count = 0;
+    int rc = 0;
+    if (!tokens)
+        return k3_fail(err, K3_ENOMEM, "no memory for the list of attempts");
+    for (uint32_t item = 0; item < convert->ckpt->plan->item_count && !rc; item++) {
+        struct k3_record record;
+        bool found;
+        rc = k3_job_record(job, item, &record, &found, err);
+        if (rc || !found)
+            continue;
+        memcpy(tokens[token_count++], record.token, sizeof tokens[0]);
+        k3_record_fini(&record);
+    }
+    for (uint32_t d = 0; d < job->dir_count && !rc; d++) {
+        char **names = NULL;
+        uint32_t count = 0;
+        rc = k3_dir_list(&job->partials[d], &names, &count, err);
+        for (uint32_t n = 0; n < count && !rc; n++) {
+            bool keep = !strcmp(names[n], K3_PLAN_NAME);
+            char name[K3_STAGED_NAME_BYTES];
+            for (uint32_t t = 0; t < token_count && !keep; t++)
+                keep = k3_name_ends(names[n], tokens[t]);
+            for (uint32_t i = 0; i < convert->ckpt->plan->item_count && !keep; i++) {
+                k3_record_name(i, name);
+                keep = !strcmp(names[n], name);
+            }
+            if (!keep)
+                rc = k3_file_remove(&job->partials[d], names[n], err);
+        }
+        k3_names_free(names, count);
+    }
+    free(tokens);
+    return rc;
+}
+
+/* Bytes the remaining items will write, counted for each directory; enough room, or exit 4 now and
+ * not in hours. */
+static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct k3_err *err)
+{
+    struct k3_job *job = convert->job;
+    assert(job->dir_count > 0);
+    uint64_t *need = calloc(job->dir_count, sizeof *need);
+    int rc = need ? 0 : k3_fail(err, K3_ENOMEM, "no memory for the space check");
+    *work_bytes = 0;
+    for (uint32_t i = 0; i < convert->item_count && !rc; i++) {
+        const struct k3_item *item = &convert->ckpt->plan->items[convert->items[i]];
+        for (uint32_t f = 0; f < item->file_count; f++)
+            *work_bytes += convert->ckpt->plan->sources[item->files[f]].bytes;
+        struct k3_scatter *scatter = NULL;
+        rc = k3_scatter_open(convert->ckpt, convert->items[i], &scatter, err);
+        for (uint32_t t = 0; !rc && t < scatter->target_count; t++) {
+            const struct k3_target *target = &scatter->targets[t];
+            need[k3_job_dir_of(job, target->part.rank, target->part.part)] += target->file_bytes;
+            *work_bytes += target->file_bytes;
+        }
+        k3_scatter_close(scatter);
+    }
+    for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++) {
+        uint64_t free_bytes = 0;
+        rc = k3_dir_free_bytes(&job->outs[d], &free_bytes, err);
+        uint64_t spare = need[d] / 100 < SPARE_BYTES ? need[d] / 100 : SPARE_BYTES;
+        if (!rc && free_bytes < need[d] + spare)
+            rc = k3_fail(err, K3_EUNSUPPORTED,
+                         "%s: %s are needed, %s are free: make room or give another --out",
+                         job->outs[d].path, k3_size_text(need[d] + spare).s,
+                         k3_size_text(free_bytes).s);
+    }
+    free(need);
+    return rc;
+}
+
+/* ---- the run ---- */
+
+static int open_workers(struct k3_convert *convert, const struct k3_convert_options *options,
+                        struct k3_err *err)
+{
+    uint32_t jobs = options->jobs ? options->jobs : k3_cpu_count();
+    uint64_t memory = options->memory_bytes ? options->memory_bytes : K3_CONVERT_MEMORY_BYTES;
+    if (memory < 2 * CHUNK_BYTES_MIN)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--memory %s: a worker needs two buffers of 512 KiB: give 1MiB or more",
+                       k3_size_text(memory).s);
+    if (jobs > convert->item_count)
+        jobs = convert->item_count ? convert->item_count : 1;
+    if (jobs > memory / (2 * CHUNK_BYTES_MIN))
+        jobs = (uint32_t)(memory / (2 * CHUNK_BYTES_MIN));
+    assert(jobs > 0); /* memory holds two buffers, and there is a core */
+    uint64_t chunk = memory / jobs / 2 / K3_UNIT_BYTES * K3_UNIT_BYTES;
+    convert->chunk_bytes = chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : (size_t)chunk;
+    convert->workers = calloc(jobs, sizeof *convert->workers);
+    if (!convert->workers)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
+    convert->worker_count = jobs;
+    int rc = 0;
+    for (uint32_t w = 0; w < jobs && !rc; w++) {
+        struct k3_convert_worker *worker = &convert->workers[w];
+        void *source = NULL, *packed = NULL;
+        rc = k3_mem_alloc(convert->chunk_bytes, &source, err);
+        if (!rc)
+            rc = k3_mem_alloc(convert->chunk_bytes, &packed, err);
+        worker->source = source;
+        worker->packed = packed;
+        if (!rc)
+            rc = k3_sha256_open(&worker->sha, err);
+        if (!rc)
+            rc = k3_tree_open(&worker->tree, err);
+    }
+    return rc;
+}
+
+static void close_workers(struct k3_convert *convert)
+{
+    for (uint32_t w = 0; w < convert->worker_count; w++) {
+        k3_mem_free(convert->workers[w].source, convert->chunk_bytes);
+        k3_mem_free(convert->workers[w].packed, convert->chunk_bytes);
+        k3_sha256_close(convert->workers[w].sha);
+        k3_tree_close(convert->workers[w].tree);
+    }
+    free(convert->workers);
+    free(convert->items);
+}
+
+static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    struct k3_convert *convert = context;
+    return k3_convert_item(convert, worker, convert->items[task], err);
+}
+
+static int run_items(struct k3_convert *convert, const struct k3_convert_options *options,
+                     struct k3_convert_report *report, struct k3_err *err)
+{
+    uint64_t work_bytes = 0;
+    int rc = list_items(convert, report, err);
+    if (!rc)
+        rc = clear_leftovers(convert, err);
+    if (!rc)
+        rc = check_space(convert, &work_bytes, err);
+    if (!rc)
+        rc = open_workers(convert, options, err);
+    if (rc)
+        return rc;
+    k3_raise_file_limit();
+    k3_progress_begin(&convert->progress, "convert", work_bytes, options->quiet);
+    struct k3_workers_options work = {.worker_count = convert->worker_count,
+                                      .task_count = convert->item_count,
+                                      .task = run_task,
+                                      .context = convert,
+                                      .stop = k3_stop_requested};
+    struct k3_err inner;
+    k3_err_init(&inner);
+    rc = k3_workers_run(&work, &inner);
+    report->seconds_ns = k3_progress_end(&convert->progress);
+    if (rc == K3_ECANCELED)
+        return k3_fail(
+            err, rc,
+            "stopped on request; what is finished is kept: run the same command again to resume");
+    if (rc)
+        *err = inner;
+    return rc;
+}
+
+static void fill_report(const struct k3_plan *plan, struct k3_convert_report *report)
+{
+    report->rank_count = k3_layout_world(&plan->layout);
+    for (uint32_t rank = 0; rank < report->rank_count; rank++) {
+        struct k3_rank_sizes sizes;
+        k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
+        report->image_bytes += sizes.image_bytes;
+        report->part_count += sizes.part_count;
+    }
+    report->item_count = plan->item_count;
+}
+
+/* What is left once the directories are settled: items, then the seal. */
+static int run_job(struct k3_convert *convert, const struct k3_convert_options *options,
+                   struct k3_convert_report *report, struct k3_err *err)
+{
+    const struct k3_plan *plan = convert->ckpt->plan;
+    int rc = k3_job_begin(convert->job, plan, err);
+    if (!rc)
+        rc = run_items(convert, options, report, err);
+    if (!rc)
+        rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
+    report->read_bytes = atomic_load(&convert->read_bytes);
+    report->written_bytes = atomic_load(&convert->written_bytes);
+    return rc;
+}
+
+int k3_convert(const struct k3_convert_options *options, struct k3_convert_report *report,
+               struct k3_problems *problems, struct k3_err *err)
+{
+    struct k3_ckpt_options ckpt_options = {options->ckpt_path, options->layout, options->revision};
+    struct k3_convert convert;
+    struct k3_ckpt *ckpt = NULL;
+    struct k3_job job;
+    memset(report, 0, sizeof *report);
+    memset(&convert, 0, sizeof convert);
+    memset(&job, 0, sizeof job);
+    int rc = k3_ckpt_open(&ckpt_options, &ckpt, problems, err);
+    if (!rc)
+        rc = k3_check_budget(&ckpt->plan->config, &ckpt->plan->layout, options->budget_bytes, err);
+    if (!rc)
+        rc = k3_job_open(options->outs, options->out_count, true, &job, err);
+    if (!rc)
+        rc = check_apart(ckpt, &job, err);
+    if (!rc)
+        rc = settle(options, &job, ckpt->plan, &report->was_finished, err);
+    if (!rc)
+        fill_report(ckpt->plan, report);
+    if (!rc && !report->was_finished) {
+        convert.ckpt = ckpt;
+        convert.job = &job;
+        rc = run_job(&convert, options, report, err);
+    }
+    close_workers(&convert);
+    k3_job_close(&job);
+    k3_ckpt_close(ckpt);
+    return rc;
+}

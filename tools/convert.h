@@ -1,0 +1,64 @@
+/* Convert: items of a plan into part files, each item by one worker, each source byte read once. */
+#ifndef K3_CONVERT_H
+#define K3_CONVERT_H
+
+#include "job.h"
+#include "progress.h"
+
+#include <stdatomic.h>
+
+/* What all workers of a conversion share. */
+struct k3_convert {
+    const struct k3_ckpt *ckpt;
+    struct k3_job *job;
+    struct k3_progress progress;
+    struct k3_convert_worker *workers; /* one each; owned */
+    uint32_t *items;                   /* task number -> item; owned */
+    size_t chunk_bytes;                /* read, gather and read-back size; multiple of UNIT */
+    uint32_t worker_count, item_count;
+    _Atomic uint64_t read_bytes, written_bytes;
+};
+
+/* What one worker owns: its buffers. */
+struct k3_convert_worker {
+    uint8_t *source; /* chunk_bytes */
+    uint8_t *packed; /* chunk_bytes */
+    struct k3_sha256 *sha;
+    struct k3_tree *tree;
+};
+
+struct k3_convert_options {
+    const char *ckpt_path;
+    const struct k3_layout *layout; /* unresolved */
+    const char *revision;           /* NULL: see k3_ckpt_options */
+    const char *const *outs;
+    uint64_t budget_bytes;
+    uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
+    uint32_t out_count;
+    uint32_t jobs; /* workers; 0: one for each core */
+    bool force, quiet;
+};
+
+#define K3_CONVERT_MEMORY_BYTES (192u << 20) /* leaves room for plan and records below 512 MiB */
+
+struct k3_convert_report {
+    uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
+    uint64_t seconds_ns;
+    uint64_t image_bytes; /* all ranks */
+    uint32_t rank_count, part_count, item_count, resumed_count;
+    bool was_finished; /* the set was there already */
+};
+
+/* The whole command.  What is wrong with the checkpoint goes to problems. */
+int k3_convert(const struct k3_convert_options *options, struct k3_convert_report *report,
+               struct k3_problems *problems, struct k3_err *err);
+
+/* Do one item: stage its parts, read them back, publish its record.  Leaves nothing staged on
+ * failure. Fails: K3_EIO, K3_ECORRUPT (source changed, A_log tail), K3_ECANCELED, K3_ENOMEM. */
+int k3_convert_item(struct k3_convert *convert, uint32_t worker, uint32_t item, struct k3_err *err);
+
+/* Stage the copied files and source-headers.zst; entries are appended to the record. */
+int k3_convert_files(struct k3_convert *convert, uint32_t worker, struct k3_record *record,
+                     struct k3_err *err);
+
+#endif

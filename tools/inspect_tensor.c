@@ -1,0 +1,228 @@
+/* Purpose: find a tensor or view by name wherever it lies; take digests of a file.
+ * Owns: nothing between calls.
+ * Threads: the caller's.
+ * Errors: K3_EUSAGE for a name that is nowhere, K3_EIO, K3_ENOMEM, those of the decoders.
+ * Invariant: every place is shown: a tensor of a set lies in as many parts as ranks hold it. */
+#include "inspect.h"
+
+#include "ckpt.h"
+#include "stop.h"
+#include "tree.h"
+#include "verify.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define STREAM_BYTES (1u << 20) /* two units: the tree is made of whole ones */
+
+bool k3_inspect_add_shape(struct k3_doc *row, const uint64_t *shape, unsigned dim_count)
+{
+    struct k3_doc *array = k3_doc_add_array(row, "shape");
+    bool added = array != NULL;
+    for (unsigned d = 0; d < dim_count && added; d++)
+        added = k3_doc_add_integer(array, NULL, shape[d]);
+    return added;
+}
+
+/* ---- digests ---- */
+
+static int stream_digests(int fd, const char *name, uint64_t total, struct k3_file_digests *out,
+                          struct k3_err *err)
+{
+    struct k3_sha256 *sha = NULL;
+    struct k3_tree *tree = NULL;
+    uint8_t digest[K3_DIGEST_BYTES];
+    uint8_t *data = malloc(STREAM_BYTES);
+    int rc = data ? 0 : k3_fail(err, K3_ENOMEM, "no memory to read %s", name);
+    if (!rc)
+        rc = k3_sha256_open(&sha, err);
+    if (!rc)
+        rc = k3_tree_open(&tree, err);
+    if (rc)
+        goto out;
+    k3_sha256_begin(sha);
+    k3_tree_begin(tree);
+    for (uint64_t at = 0; at < total && !rc; at += STREAM_BYTES) {
+        size_t n = total - at < STREAM_BYTES ? (size_t)(total - at) : STREAM_BYTES;
+        if (k3_stop_requested())
+            rc = k3_fail(err, K3_ECANCELED, "stopped on request in %s", name);
+        else
+            rc = k3_file_read(fd, name, data, n, at, err);
+        if (rc)
+            goto out;
+        k3_sha256_update(sha, data, n);
+        rc = k3_tree_update(tree, data, n, err);
+    }
+    if (rc)
+        goto out;
+    out->bytes = total;
+    k3_sha256_final(sha, digest);
+    k3_hex_encode(digest, sizeof digest, out->sha256);
+    k3_tree_final(tree, digest);
+    k3_hex_encode(digest, sizeof digest, out->verity);
+out:
+    k3_sha256_close(sha);
+    k3_tree_close(tree);
+    free(data);
+    return rc;
+}
+
+int k3_inspect_digests(const char *path, struct k3_file_digests *out, struct k3_err *err)
+{
+    struct k3_dir dir = {.fd = -1};
+    struct stat stat;
+    const char *name;
+    int fd = -1;
+    int rc = k3_verify_open_parent(path, &dir, &name, err);
+    if (!rc)
+        rc = k3_file_open(&dir, name, true, &fd, &stat, err);
+    if (!rc)
+        rc = stream_digests(fd, path, (uint64_t)stat.st_size, out, err);
+    if (fd >= 0)
+        close(fd);
+    k3_dir_close(&dir);
+    return rc;
+}
+
+/* ---- one tensor ---- */
+
+struct search {
+    const char *wanted;
+    struct k3_doc *places; /* the array "places" */
+    uint32_t found_count;
+    bool stats;
+};
+
+/* A tensor or a view as one shape. */
+struct found {
+    const char *kind;
+    const uint64_t *shape;
+    uint64_t begin_offset, end_offset;
+    uint8_t dtype, dim_count;
+};
+
+static int add_place(struct search *search, const char *file, int fd, uint64_t data_offset,
+                     const struct found *found, struct k3_err *err)
+{
+    uint64_t bytes = found->end_offset - found->begin_offset;
+    struct k3_doc *row = k3_doc_add_object(search->places, NULL);
+    bool added = row && k3_doc_add_string(row, "file", file) &&
+                 k3_doc_add_string(row, "kind", found->kind) &&
+                 k3_doc_add_string(row, "dtype", k3_dtype_name(found->dtype)) &&
+                 k3_inspect_add_shape(row, found->shape, found->dim_count) &&
+                 k3_doc_add_integer(row, "bytes", bytes) &&
+                 k3_doc_add_integer(row, "begin", found->begin_offset) &&
+                 k3_doc_add_integer(row, "end", found->end_offset) &&
+                 k3_doc_add_integer(row, "file_offset", data_offset + found->begin_offset);
+    if (!added)
+        return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
+    search->found_count++;
+    if (!search->stats)
+        return 0;
+    struct k3_stats_range range = {.name = file,
+                                   .offset = data_offset + found->begin_offset,
+                                   .bytes = bytes,
+                                   .fd = fd,
+                                   .dtype = found->dtype};
+    return k3_inspect_stats(&range, row, err);
+}
+
+static int search_header(struct search *search, const char *file, int fd, const struct k3_st *st,
+                         struct k3_err *err)
+{
+    const struct k3_st_tensor *tensor = k3_st_find(st, search->wanted);
+    char key[16 + K3_VIEW_NAME_BYTES];
+    int rc = 0;
+    if (tensor) {
+        struct found found = {.kind = "tensor",
+                              .shape = tensor->shape,
+                              .begin_offset = tensor->begin_offset,
+                              .end_offset = tensor->end_offset,
+                              .dtype = tensor->dtype,
+                              .dim_count = tensor->dim_count};
+        rc = add_place(search, file, fd, st->data_offset, &found, err);
+    }
+    int n = snprintf(key, sizeof key, "k3.view.%s", search->wanted);
+    const char *value = n > 0 && (size_t)n < sizeof key ? k3_st_meta_find(st, key) : NULL;
+    struct k3_view view;
+    if (rc || !value)
+        return rc;
+    rc = k3_view_decode(key, value, &view, err);
+    if (!rc && view.end_offset > st->data_bytes)
+        rc = k3_fail(err, K3_EFORMAT, "%s: view %s ends behind the data", file, search->wanted);
+    if (rc)
+        return rc;
+    struct found found = {.kind = "view",
+                          .shape = view.shape,
+                          .begin_offset = view.begin_offset,
+                          .end_offset = view.end_offset,
+                          .dtype = view.dtype,
+                          .dim_count = view.dim_count};
+    return add_place(search, file, fd, st->data_offset, &found, err);
+}
+
+static int search_file(struct search *search, const struct k3_dir *dir, const char *name,
+                       struct k3_err *err)
+{
+    struct k3_st *st = NULL;
+    struct stat stat;
+    int fd = -1;
+    int rc = k3_file_open(dir, name, true, &fd, &stat, err);
+    if (!rc)
+        rc = k3_verify_header(name, fd, (uint64_t)stat.st_size, &st, err);
+    if (!rc)
+        rc = search_header(search, name, fd, st, err);
+    k3_st_free(st);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int search_dir(struct search *search, const char *path, struct k3_err *err)
+{
+    struct k3_dir dir;
+    char **names = NULL;
+    uint32_t count = 0;
+    int rc = k3_dir_open(path, false, &dir, err);
+    if (rc)
+        return rc;
+    rc = k3_dir_list(&dir, &names, &count, err);
+    for (uint32_t i = 0; i < count && !rc; i++)
+        if (names[i][0] != '.' && k3_name_ends(names[i], ".safetensors"))
+            rc = search_file(search, &dir, names[i], err);
+    k3_names_free(names, count);
+    k3_dir_close(&dir);
+    return rc;
+}
+
+int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_doc *root,
+                      struct k3_err *err)
+{
+    struct search search = {.wanted = name, .stats = stats};
+    struct k3_dir dir = {.fd = -1};
+    struct stat stat_;
+    const char *last;
+    if (stat(path, &stat_))
+        return k3_fail_sys(err, errno, "%s", path);
+    if (!k3_doc_add_string(root, "tensor", name))
+        return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
+    search.places = k3_doc_add_array(root, "places");
+    if (!search.places)
+        return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
+    int rc;
+    if (S_ISDIR(stat_.st_mode)) {
+        rc = search_dir(&search, path, err);
+    } else {
+        rc = k3_verify_open_parent(path, &dir, &last, err);
+        if (!rc)
+            rc = search_file(&search, &dir, last, err);
+        k3_dir_close(&dir);
+    }
+    if (!rc && !search.found_count)
+        rc = k3_fail(err, K3_EUSAGE, "%s: no tensor or view is named %s", path, name);
+    return rc;
+}

@@ -1,0 +1,395 @@
+/* Purpose: the state of a conversion on disk.
+ * Owns: the open directories and the lock.
+ * Threads: one, but for k3_job_record and the name functions (any).
+ * Errors: K3_EIO, K3_EUNSUPPORTED (other plan, other tool, running already), K3_ECORRUPT (damaged
+ * record), K3_ENOMEM.
+ * Invariant: removal begins with the manifest, so that at no moment a damaged set has one. */
+#include "job.h"
+
+#include "cmds.h"
+#include "part.h"
+#include "sha256.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define RECORD_BYTES_MAX (1ull << 30) /* 32 million unit digests: 16 TB in one item */
+
+int k3_job_open(const char *const *paths, uint32_t count, bool create, struct k3_job *job,
+                struct k3_err *err)
+{
+    int rc = 0;
+    memset(job, 0, sizeof *job);
+    snprintf(job->tool, sizeof job->tool, "k3-shard %s", k3_tool_version());
+    job->outs = calloc(count ? count : 1, sizeof *job->outs);
+    job->partials = calloc(count ? count : 1, sizeof *job->partials);
+    if (!job->outs || !job->partials) {
+        rc = k3_fail(err, K3_ENOMEM, "no memory for the directories");
+        goto out;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        job->outs[i].fd = job->partials[i].fd = -1;
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        rc = k3_dir_open(paths[i], create, &job->outs[i], err);
+        job->dir_count += !rc;
+    }
+    for (uint32_t i = 0; i < count && !rc; i++)
+        for (uint32_t k = 0; k < i && !rc; k++) {
+            struct stat a, b;
+            if (fstat(job->outs[i].fd, &a) || fstat(job->outs[k].fd, &b))
+                rc = k3_fail_sys(err, errno, "%s: fstat", paths[i]);
+            else if (a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+                rc = k3_fail(err, K3_EUSAGE, "--out %s and --out %s are the same directory",
+                             paths[k], paths[i]);
+        }
+out:
+    if (rc)
+        k3_job_close(job);
+    return rc;
+}
+
+void k3_job_close(struct k3_job *job)
+{
+    for (uint32_t i = 0; job->outs && job->partials && i < job->dir_count; i++) {
+        if (job->partials[i].fd >= 0)
+            k3_dir_close(&job->partials[i]);
+        k3_dir_close(&job->outs[i]);
+    }
+    free(job->outs);
+    free(job->partials);
+    memset(job, 0, sizeof *job);
+}
+
+uint32_t k3_job_dir_of(const struct k3_job *job, uint32_t rank, uint32_t part)
+{
+    return (rank + part) % job->dir_count;
+}
+
+void k3_record_name(uint32_t item, char *name)
+{
+    snprintf(name, K3_STAGED_NAME_BYTES, "item-%u.record", item);
+}
+
+void k3_staged_name(const char *name, const char *token, char *staged)
+{
+    snprintf(staged, K3_STAGED_NAME_BYTES, "%s.%s", name, token);
+}
+
+/* Digest of the plan text in .k3-partial of the first directory; *found false where there is none.
+ */
+static int partial_plan(struct k3_job *job, uint8_t *digest, bool *found, struct k3_err *err)
+{
+    struct k3_dir partial = {-1, NULL};
+    struct k3_sha256 *sha = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    *found = false;
+    if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
+        return 0;
+    int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
+    if (!rc && k3_file_exists(&partial, K3_PLAN_NAME)) {
+        rc = k3_file_load(&partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes, err);
+        if (!rc)
+            rc = k3_sha256_open(&sha, err);
+        if (!rc) {
+            k3_sha256_of(sha, text, bytes, digest);
+            *found = true;
+        }
+    }
+    k3_sha256_close(sha);
+    free(text);
+    if (partial.fd >= 0)
+        k3_dir_close(&partial);
+    return rc;
+}
+
+int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                 char *found, struct k3_err *err)
+{
+    uint8_t digest[K3_DIGEST_BYTES];
+    bool has_plan = false;
+    found[0] = 0;
+    *state = K3_JOB_NEW;
+    if (k3_file_exists(&job->outs[0], K3_MANIFEST_NAME)) {
+        struct k3_manifest manifest;
+        char *text = NULL;
+        size_t bytes = 0;
+        memset(&manifest, 0, sizeof manifest);
+        int rc = k3_file_load(&job->outs[0], K3_MANIFEST_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes,
+                              err);
+        if (!rc)
+            rc = k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, &manifest, err);
+        if (!rc && !memcmp(manifest.plan_digest, plan->digest, K3_DIGEST_BYTES)) {
+            *state = K3_JOB_FINISHED;
+        } else if (!rc) {
+            *state = K3_JOB_OTHER;
+            snprintf(found, 200, "a finished set of another checkpoint, layout or revision");
+        }
+        k3_manifest_fini(&manifest);
+        free(text);
+        return rc;
+    }
+    int rc = partial_plan(job, digest, &has_plan, err);
+    if (rc || !has_plan)
+        return rc;
+    *state = K3_JOB_PARTIAL;
+    if (memcmp(digest, plan->digest, K3_DIGEST_BYTES)) {
+        *state = K3_JOB_OTHER;
+        snprintf(found, 200, "an unfinished conversion of another checkpoint, layout or revision");
+    }
+    return 0;
+}
+
+static int open_partials(struct k3_job *job, bool create, struct k3_err *err)
+{
+    for (uint32_t i = 0; i < job->dir_count; i++) {
+        if (job->partials[i].fd >= 0)
+            continue;
+        int rc = k3_dir_open_at(&job->outs[i], K3_PARTIAL_NAME, create, &job->partials[i], err);
+        if (!rc && create)
+            rc = k3_dir_sync(&job->outs[i], err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* One conversion at a time in a directory.  Again on a lock we have: no change. */
+static int lock(struct k3_job *job, uint32_t dir, struct k3_err *err)
+{
+    /* A lock the file system does not have is no reason to stop: unique names keep two runs apart.
+     */
+    if (flock(job->partials[dir].fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: another conversion is running here: wait for it, or stop it",
+                       job->outs[dir].path);
+    return 0;
+}
+
+static int lock_all(struct k3_job *job, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++)
+        rc = lock(job, i, err);
+    return rc;
+}
+
+/* With the lock: is all as it was judged, or did another run begin or end in between? */
+static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
+{
+    enum k3_job_state state;
+    char found[200];
+    int rc = k3_job_state(job, plan, &state, found, err);
+    if (rc || state == K3_JOB_NEW || state == K3_JOB_PARTIAL)
+        return rc;
+    for (uint32_t i = 0; i < job->dir_count; i++) /* if we made it, it is empty; else it stays */
+        unlinkat(job->outs[i].fd, K3_PARTIAL_NAME, AT_REMOVEDIR);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: another run began or finished a set here while this one started: "
+                   "run the same command again to see what is there",
+                   job->outs[0].path);
+}
+
+int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
+{
+    char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
+    memcpy(job->plan_digest, plan->digest, K3_DIGEST_BYTES);
+    int rc = open_partials(job, true, err);
+    if (!rc)
+        rc = lock_all(job, err);
+    if (!rc)
+        rc = check_unchanged(job, plan, err);
+    if (rc || k3_file_exists(&job->partials[0], K3_PLAN_NAME))
+        return rc;
+    rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
+    if (rc)
+        return rc;
+    k3_staged_name(K3_PLAN_NAME, token, temporary);
+    return k3_file_publish(&job->partials[0], temporary, K3_PLAN_NAME, plan->text, plan->text_bytes,
+                           err);
+}
+
+int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err)
+{
+    struct k3_sha256 *sha = NULL;
+    if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: no unfinished conversion is here: run convert first",
+                       job->outs[0].path);
+    int rc = open_partials(job, false, err);
+    if (!rc)
+        rc = lock_all(job, err);
+    if (!rc && !k3_file_exists(&job->partials[0], K3_PLAN_NAME))
+        rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "%s: the unfinished conversion has no plan yet: run convert",
+                     job->outs[0].path);
+    if (!rc)
+        rc = k3_file_load(&job->partials[0], K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, plan_text,
+                          plan_bytes, err);
+    if (!rc)
+        rc = k3_sha256_open(&sha, err);
+    if (!rc)
+        k3_sha256_of(sha, *plan_text, *plan_bytes, job->plan_digest);
+    k3_sha256_close(sha);
+    return rc;
+}
+
+static bool is_ours(const struct k3_job *job, uint32_t dir, const char *name,
+                    const struct k3_config *config, const struct k3_layout *layout)
+{
+    uint32_t rank, part, world = k3_layout_world(layout);
+    if (k3_part_name_decode(name, &rank, &part))
+        return rank < world && part < k3_config_part_count(config) &&
+               k3_layout_has_part(config, layout, rank, part) &&
+               k3_job_dir_of(job, rank, part) == dir;
+    return k3_units_name_decode(name, &rank) && rank < world && dir == 0;
+}
+
+int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
+                         const struct k3_layout *layout, bool is_new, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
+        char **names = NULL;
+        uint32_t count = 0;
+        rc = k3_dir_list(&job->outs[i], &names, &count, err);
+        for (uint32_t n = 0; n < count && !rc; n++)
+            if ((k3_name_ends(names[n], ".safetensors") || k3_name_ends(names[n], ".units")) &&
+                (is_new || !is_ours(job, i, names[n], config, layout)))
+                rc = k3_fail_at(err, K3_EUNSUPPORTED, names[n], -1,
+                                "%s/%s: a file that does not belong to this conversion: give an "
+                                "empty --out, or "
+                                "remove it with --force",
+                                job->outs[i].path, names[n]);
+        k3_names_free(names, count);
+    }
+    return rc;
+}
+
+static int clear_dir(struct k3_dir *dir, struct k3_err *err)
+{
+    char **names = NULL;
+    uint32_t count = 0;
+    int rc = k3_dir_list(dir, &names, &count, err);
+    /* Records go first: an item without its record is done again, one without its files would be an
+     * error. */
+    for (uint32_t i = 0; i < count && !rc; i++)
+        if (k3_name_ends(names[i], ".record"))
+            rc = k3_file_remove(dir, names[i], err);
+    for (uint32_t i = 0; i < count && !rc; i++)
+        if (strcmp(names[i], K3_PLAN_NAME))
+            rc = k3_file_remove(dir, names[i], err);
+    if (!rc)
+        rc = k3_file_remove(dir, K3_PLAN_NAME, err); /* last: it says whose the rest is */
+    k3_names_free(names, count);
+    return rc;
+}
+
+int k3_job_clear_partial(struct k3_job *job, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
+        if (!k3_file_exists(&job->outs[i], K3_PARTIAL_NAME))
+            continue;
+        if (job->partials[i].fd < 0)
+            rc = k3_dir_open_at(&job->outs[i], K3_PARTIAL_NAME, false, &job->partials[i], err);
+        if (!rc)
+            rc = lock(job, i, err);
+        if (!rc)
+            rc = clear_dir(&job->partials[i], err);
+        if (rc)
+            return rc;
+        k3_dir_close(&job->partials[i]);
+        job->partials[i].fd = -1;
+        if (unlinkat(job->outs[i].fd, K3_PARTIAL_NAME, AT_REMOVEDIR) && errno != ENOENT)
+            return k3_fail_sys(err, errno, "%s/%s: rmdir", job->outs[i].path, K3_PARTIAL_NAME);
+        rc = k3_dir_sync(&job->outs[i], err);
+    }
+    return rc;
+}
+
+int k3_job_clear_set(struct k3_job *job, struct k3_err *err)
+{
+    int rc = k3_file_remove(&job->outs[0], K3_MANIFEST_NAME, err);
+    if (!rc)
+        rc = k3_dir_sync(&job->outs[0], err);
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
+        char **names = NULL;
+        uint32_t count = 0, rank, part;
+        rc = k3_dir_list(&job->outs[i], &names, &count, err);
+        for (uint32_t n = 0; n < count && !rc; n++)
+            if (k3_part_name_decode(names[n], &rank, &part) ||
+                k3_units_name_decode(names[n], &rank) || !strcmp(names[n], K3_HEADERS_NAME))
+                rc = k3_file_remove(&job->outs[i], names[n], err);
+        k3_names_free(names, count);
+        if (!rc)
+            rc = k3_dir_sync(&job->outs[i], err);
+    }
+    return rc;
+}
+
+/* A staged file or, when a seal was interrupted, the final one: there with the right size? */
+static bool is_there(const struct k3_job *job, uint32_t dir, const char *name, const char *token,
+                     uint64_t bytes)
+{
+    char staged[K3_STAGED_NAME_BYTES];
+    struct stat stat;
+    k3_staged_name(name, token, staged);
+    if (!fstatat(job->partials[dir].fd, staged, &stat, AT_SYMLINK_NOFOLLOW))
+        return S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes;
+    return !fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW) && S_ISREG(stat.st_mode) &&
+           (uint64_t)stat.st_size == bytes;
+}
+
+static bool all_there(const struct k3_job *job, const struct k3_record *record)
+{
+    char name[K3_NAME_BYTES_MAX + 1];
+    bool good = true;
+    for (uint32_t p = 0; p < record->part_count && good; p++) {
+        const struct k3_part_entry *part = &record->parts[p];
+        k3_part_name(part->rank, part->part, name);
+        good = is_there(job, k3_job_dir_of(job, part->rank, part->part), name, record->token,
+                        part->bytes);
+    }
+    for (uint32_t f = 0; f < record->file_count && good; f++)
+        good = is_there(job, 0, record->files[f].name, record->token, record->files[f].bytes);
+    return good;
+}
+
+int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,
+                  struct k3_err *err)
+{
+    char name[K3_STAGED_NAME_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    memset(record, 0, sizeof *record);
+    *found = false;
+    k3_record_name(item, name);
+    if (!k3_file_exists(&job->partials[0], name))
+        return 0;
+    int rc = k3_file_load(&job->partials[0], name, RECORD_BYTES_MAX, &text, &bytes, err);
+    if (!rc)
+        rc = k3_record_decode(name, text, bytes, record, err);
+    free(text);
+    if (!rc &&
+        (record->item != item || memcmp(record->plan_digest, job->plan_digest, K3_DIGEST_BYTES)))
+        rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                        "%s/%s: belongs to another conversion: remove " K3_PARTIAL_NAME
+                        " or use --force",
+                        job->partials[0].path, name);
+    if (!rc && strcmp(record->tool, job->tool))
+        rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                        "%s/%s: was made by %s, this is %s: finish with that build, or begin again "
+                        "with --force",
+                        job->partials[0].path, name, record->tool, job->tool);
+    if (!rc)
+        *found = all_there(job, record);
+    if (rc || !*found)
+        k3_record_fini(record);
+    return rc;
+}

@@ -1,0 +1,73 @@
+/* A conversion on disk: its directories, what is finished, what is staged (FORMAT.md 9).  Shared by
+ * convert and seal. */
+#ifndef K3_JOB_H
+#define K3_JOB_H
+
+#include "ckpt.h"
+#include "manifest.h"
+
+#include <stdatomic.h>
+
+struct k3_progress;
+
+struct k3_job {
+    struct k3_dir *outs;     /* --out, in order; owned */
+    struct k3_dir *partials; /* .k3-partial of each; owned */
+    uint32_t dir_count;
+    char tool[64]; /* "k3-shard VERSION" */
+    uint8_t plan_digest[K3_DIGEST_BYTES];
+};
+
+/* How a directory stands. */
+enum k3_job_state {
+    K3_JOB_NEW,      /* nothing of ours there */
+    K3_JOB_PARTIAL,  /* .k3-partial of the same plan */
+    K3_JOB_FINISHED, /* a manifest of the same plan */
+    K3_JOB_OTHER     /* a manifest or a .k3-partial of another plan; *found says which */
+};
+
+/* Open the directories (create: make missing ones).  Fails: K3_EIO, K3_ENOMEM, K3_EUSAGE (one named
+ * twice). */
+int k3_job_open(const char *const *paths, uint32_t count, bool create, struct k3_job *job,
+                struct k3_err *err);
+void k3_job_close(struct k3_job *job); /* safe on a zeroed struct */
+
+/* Compare with a plan.  found: 200 bytes for a phrase that names what is there. */
+int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                 char *found, struct k3_err *err);
+
+/* Open .k3-partial of each directory (create), take the lock of the first, write plan.json where it
+ * is missing. K3_EUNSUPPORTED when another conversion runs here. */
+int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err);
+
+/* Open existing .k3-partial directories and read plan.json (malloc). */
+int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);
+
+/* Remove .k3-partial and what is in it. */
+int k3_job_clear_partial(struct k3_job *job, struct k3_err *err);
+/* Remove a finished or foreign set: the manifest first, then parts, units and source headers. */
+int k3_job_clear_set(struct k3_job *job, struct k3_err *err);
+
+/* Directory number of a part. */
+uint32_t k3_job_dir_of(const struct k3_job *job, uint32_t rank, uint32_t part);
+
+/* Name of a record and of a staged file; name has K3_STAGED_NAME_BYTES. */
+#define K3_STAGED_NAME_BYTES (K3_NAME_BYTES_MAX + 1 + K3_TOKEN_BYTES + 1)
+void k3_record_name(uint32_t item, char *name);
+void k3_staged_name(const char *name, const char *token, char *staged);
+
+/* Read the record of an item.  *found false: there is none, or its staged files are gone (then it
+ * must be done again). A record of another plan or tool build: K3_EUNSUPPORTED. */
+int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,
+                  struct k3_err *err);
+
+/* A *.safetensors or *.units in the directories that this plan does not write, or (is_new) that it
+ * cannot have written yet, so that they are another set's: K3_EUNSUPPORTED naming it. */
+int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
+                         const struct k3_layout *layout, bool is_new, struct k3_err *err);
+
+/* Publish the set from its records; the parts it must have follow from the plan text.
+ * Fails: K3_EUNSUPPORTED listing what is missing (exit 4); K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
+int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct k3_err *err);
+
+#endif

@@ -1,0 +1,436 @@
+/* Purpose: turn a command line into struct k3_opts, by the tables.
+ * Owns: the arrays of lists in *opts until k3_opts_fini(); strings are argv's.
+ * Threads: one value, one thread.
+ * Errors: K3_EUSAGE, K3_ENOMEM.
+ * Invariant: a command line is accepted whole or refused; no option is ignored, guessed or
+ * overridden by a later one. */
+#include "opts.h"
+
+#include "sizes.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORD_MAX 48 /* longest name that did-you-mean looks at */
+
+static void *field_of(struct k3_opts *opts, const struct k3_opt_row *row)
+{
+    return (char *)opts + row->field;
+}
+
+bool k3_opt_belongs(const struct k3_opt_row *row, const struct k3_command *command)
+{
+    return command && (row->commands >> command->id & 1);
+}
+
+bool k3_opt_is_set(const struct k3_opts *opts, enum k3_opt_id id)
+{
+    return opts->set >> id & 1;
+}
+
+const struct k3_command *k3_command_find(const char *name)
+{
+    for (int i = 0; i < K3_CMD_COUNT; i++)
+        if (strcmp(k3_command_table[i].name, name) == 0)
+            return &k3_command_table[i];
+    return NULL;
+}
+
+/* ---- did you mean ---- */
+
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Edit distance (insert, delete, replace), by rows. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[WORD_MAX + 1];
+    unsigned b_length = (unsigned)strlen(b);
+    if (strlen(a) > WORD_MAX || b_length > WORD_MAX)
+        return WORD_MAX;
+    for (unsigned j = 0; j <= b_length; j++)
+        row[j] = j;
+    for (unsigned i = 1; a[i - 1]; i++) {
+        unsigned diagonal = row[0];
+        row[0] = i;
+        for (unsigned j = 1; j <= b_length; j++) {
+            unsigned replace = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = least(replace, least(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[b_length];
+}
+
+const char *k3_nearest(const char *word, const char *const *name, size_t count)
+{
+    const char *best = NULL;
+    unsigned best_distance = 3; /* three edits apart is another word */
+    for (size_t i = 0; i < count; i++) {
+        unsigned d = distance(word, name[i]);
+        bool is_longer = strlen(word) >= 3 && strncmp(word, name[i], strlen(word)) == 0;
+        if (is_longer && d >= best_distance)
+            d = 2; /* a beginning of the name is near, however much is missing */
+        if (d < best_distance && d < strlen(name[i])) {
+            best = name[i];
+            best_distance = d;
+        }
+    }
+    return best;
+}
+
+static int fail_command(const char *word, struct k3_err *err)
+{
+    const char *name[K3_CMD_COUNT];
+    for (int i = 0; i < K3_CMD_COUNT; i++)
+        name[i] = k3_command_table[i].name;
+    const char *near = k3_nearest(word, name, K3_CMD_COUNT);
+    if (near)
+        return k3_fail(err, K3_EUSAGE, "unknown command '%s'; did you mean '%s'?", word, near);
+    return k3_fail(err, K3_EUSAGE, "unknown command '%s'; see k3-shard --help", word);
+}
+
+static int fail_option(const struct k3_opts *opts, const char *word, struct k3_err *err)
+{
+    const char *name[K3_ID_COUNT];
+    size_t count = 0;
+    if (!opts->command)
+        return k3_fail(err, K3_EUSAGE,
+                       "unknown option --%s before the command; "
+                       "options stand behind it, see k3-shard --help",
+                       word);
+    const struct k3_opt_row *other = NULL;
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        if (k3_opt_belongs(&k3_opt_table[i], opts->command))
+            name[count++] = k3_opt_table[i].name;
+        else if (strcmp(k3_opt_table[i].name, word) == 0)
+            other = &k3_opt_table[i];
+    }
+    const char *command = opts->command->name;
+    const char *near = k3_nearest(word, name, count);
+    if (other)
+        return k3_fail(err, K3_EUSAGE, "--%s is not an option of %s; see k3-shard help %s", word,
+                       command, command);
+    if (near)
+        return k3_fail(err, K3_EUSAGE, "unknown option --%s; did you mean --%s?", word, near);
+    return k3_fail(err, K3_EUSAGE, "unknown option --%s; see k3-shard help %s", word, command);
+}
+
+/* ---- values ---- */
+
+static int add_string(struct k3_strings *list, const char *string, struct k3_err *err)
+{
+    const char **item = realloc(list->item, (list->count + 1) * sizeof *item);
+    if (!item)
+        return k3_fail(err, K3_ENOMEM, "no memory for the command line");
+    list->item = item;
+    list->item[list->count++] = string;
+    return 0;
+}
+
+/* Digits alone: strtoull would take signs, blanks and 0x. */
+static const char *read_digits(const char *p, uint64_t *out)
+{
+    const char *begin = p;
+    *out = 0;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (__builtin_mul_overflow(*out, UINT64_C(10), out) ||
+            __builtin_add_overflow(*out, (uint64_t)(*p - '0'), out))
+            return NULL;
+    }
+    return p == begin ? NULL : p;
+}
+
+static int parse_number(const struct k3_opt_row *row, const char *text, uint64_t *out,
+                        struct k3_err *err)
+{
+    const char *end = read_digits(text, out);
+    if (!end || *end || *out < row->min || *out > row->max)
+        return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a number from %" PRIu64 " to %" PRIu64,
+                       row->name, text, row->min, row->max);
+    return 0;
+}
+
+static int add_number(const struct k3_opt_row *row, uint64_t value, struct k3_uints *list,
+                      struct k3_err *err)
+{
+    if (value < row->min || value > row->max)
+        return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is not from %" PRIu64 " to %" PRIu64,
+                       row->name, value, row->min, row->max);
+    if (list->count == K3_OPT_LIST_MAX)
+        return k3_fail(err, K3_EUSAGE, "--%s: more than %u numbers", row->name, K3_OPT_LIST_MAX);
+    for (uint32_t i = 0; row->kind == K3_OPT_RANKS && i < list->count; i++)
+        if (list->item[i] == value)
+            return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is there twice", row->name, value);
+    list->item[list->count++] = (uint32_t)value;
+    return 0;
+}
+
+static int parse_list(const struct k3_opt_row *row, const char *text, struct k3_uints *list,
+                      struct k3_err *err)
+{
+    list->item = calloc(K3_OPT_LIST_MAX, sizeof *list->item);
+    if (!list->item)
+        return k3_fail(err, K3_ENOMEM, "no memory for the command line");
+    for (const char *p = text;; p++) {
+        uint64_t first = 0;
+        p = read_digits(p, &first);
+        uint64_t last = first;
+        if (p && *p == '-' && row->kind == K3_OPT_RANKS)
+            p = read_digits(p + 1, &last);
+        if (!p || (*p && *p != ',') || last < first)
+            return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a list like %s", row->name, text,
+                           row->kind == K3_OPT_RANKS ? "0,2-5" : "23,23,24,23");
+        for (uint64_t value = first;; value++) {
+            int rc = add_number(row, value, list, err);
+            if (rc)
+                return rc;
+            if (value == last)
+                break;
+        }
+        if (!*p)
+            return 0;
+    }
+}
+
+bool k3_opt_choice(const char *choices, uint32_t index, char *out, size_t cap)
+{
+    for (; index; index--) {
+        choices = strchr(choices, '|');
+        if (!choices)
+            return false;
+        choices++;
+    }
+    size_t length = strcspn(choices, "|");
+    if (length >= cap)
+        return false;
+    memcpy(out, choices, length);
+    out[length] = '\0';
+    return true;
+}
+
+static int parse_choice(const struct k3_opt_row *row, const char *text, uint32_t *out,
+                        struct k3_err *err)
+{
+    char word[WORD_MAX];
+    for (uint32_t i = 0; k3_opt_choice(row->choices, i, word, sizeof word); i++) {
+        if (strcmp(word, text) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not one of %s", row->name, text, row->choices);
+}
+
+const char *k3_opt_choice_name(enum k3_opt_id id, uint32_t value)
+{
+    /* One buffer for each option, so that two names may stand in one printf. */
+    static char word[K3_ID_COUNT][WORD_MAX];
+    const char *choices = k3_opt_table[id].choices;
+    if (!choices || !k3_opt_choice(choices, value, word[id], sizeof word[id]))
+        return "?";
+    return word[id];
+}
+
+static int parse_size(const struct k3_opt_row *row, const char *text, uint64_t *out,
+                      struct k3_err *err)
+{
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = row->kind == K3_OPT_RATE ? k3_rate_parse(text, out, &inner)
+                                      : k3_size_parse(text, out, &inner);
+    if (rc)
+        return k3_fail(err, rc, "--%s: %s", row->name, inner.text);
+    if (*out < row->min)
+        return k3_fail(err, K3_EUSAGE, "--%s: '%s' is too small", row->name, text);
+    return 0;
+}
+
+static int parse_value(const struct k3_opt_row *row, const char *text, struct k3_opts *opts,
+                       struct k3_err *err)
+{
+    void *field = field_of(opts, row);
+    uint64_t number = 0;
+    int rc = 0;
+    switch (row->kind) {
+    case K3_OPT_NONE:
+        *(bool *)field = true;
+        break;
+    case K3_OPT_STRING:
+        *(const char **)field = text;
+        break;
+    case K3_OPT_STRINGS:
+        return add_string(field, text, err);
+    case K3_OPT_SIZE:
+    case K3_OPT_RATE:
+        return parse_size(row, text, field, err);
+    case K3_OPT_UINT:
+        rc = parse_number(row, text, &number, err);
+        *(uint32_t *)field = (uint32_t)number;
+        break;
+    case K3_OPT_UINT64:
+        return parse_number(row, text, field, err);
+    case K3_OPT_UINTS:
+    case K3_OPT_RANKS:
+        return parse_list(row, text, field, err);
+    case K3_OPT_CHOICE:
+        return parse_choice(row, text, field, err);
+    }
+    return rc;
+}
+
+/* ---- words ---- */
+
+/* The row of --NAME; before the command is known only common options count. */
+static const struct k3_opt_row *find_row(const struct k3_opts *opts, const char *name,
+                                         size_t length)
+{
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        const struct k3_opt_row *row = &k3_opt_table[i];
+        if (strlen(row->name) != length || memcmp(row->name, name, length) != 0)
+            continue;
+        if (opts->command ? k3_opt_belongs(row, opts->command) : i >= K3_ID_JSON)
+            return row;
+    }
+    return NULL;
+}
+
+/* One option; *index moves over its value. */
+static int parse_option(int argc, char **argv, int *index, struct k3_opts *opts, struct k3_err *err)
+{
+    const char *name = argv[*index] + 2;
+    size_t length = strcspn(name, "=");
+    const char *value = name[length] == '=' ? name + length + 1 : NULL;
+    const struct k3_opt_row *row = find_row(opts, name, length);
+    if (!row) {
+        char word[WORD_MAX + 1] = "";
+        memcpy(word, name, length < WORD_MAX ? length : WORD_MAX);
+        return fail_option(opts, word, err);
+    }
+    if (row->kind == K3_OPT_NONE && value)
+        return k3_fail(err, K3_EUSAGE, "--%s takes no value", row->name);
+    if (row->kind != K3_OPT_NONE && !value) {
+        value = *index + 1 < argc ? argv[++*index] : NULL;
+        if (value && strncmp(value, "--", 2) == 0)
+            return k3_fail(err, K3_EUSAGE, "--%s needs %s, found %s; write --%s=%s if it is meant",
+                           row->name, row->value, value, row->name, value);
+    }
+    if (row->kind != K3_OPT_NONE && (!value || !*value))
+        return k3_fail(err, K3_EUSAGE, "--%s needs %s", row->name, row->value);
+    if (k3_opt_is_set(opts, row->id) && row->kind != K3_OPT_NONE && row->kind != K3_OPT_STRINGS)
+        return k3_fail(err, K3_EUSAGE, "--%s is given twice", row->name);
+    opts->set |= UINT64_C(1) << row->id;
+    return parse_value(row, value, opts, err);
+}
+
+static int parse_word(const char *word, struct k3_opts *opts, struct k3_err *err)
+{
+    if (!*word)
+        return k3_fail(err, K3_EUSAGE, "an argument is empty; is a shell variable unset?");
+    if (opts->command)
+        return add_string(&opts->args, word, err);
+    opts->command = k3_command_find(word);
+    return opts->command ? 0 : fail_command(word, err);
+}
+
+static int parse_words(int argc, char **argv, struct k3_opts *opts, struct k3_err *err)
+{
+    bool options_ended = false;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        int rc;
+        if (options_ended || word[0] != '-' || word[1] == '\0') {
+            rc = parse_word(word, opts, err);
+        } else if (strcmp(word, "--") == 0) {
+            options_ended = true;
+            rc = 0;
+        } else if (strcmp(word, "-h") == 0) {
+            opts->help = true;
+            rc = 0;
+        } else if (word[1] != '-') {
+            rc = k3_fail(err, K3_EUSAGE, "unknown option %s; options are long, like --help", word);
+        } else {
+            rc = parse_option(argc, argv, &i, opts, err);
+        }
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- the whole line ---- */
+
+static int set_defaults(struct k3_opts *opts, struct k3_err *err)
+{
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        const struct k3_opt_row *row = &k3_opt_table[i];
+        int rc = row->default_text ? parse_value(row, row->default_text, opts, err) : 0;
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_complete(const struct k3_opts *opts, struct k3_err *err)
+{
+    const struct k3_command *command = opts->command;
+    if (!command)
+        return k3_fail(err, K3_EUSAGE, "which command? See k3-shard --help");
+    if (opts->args.count < command->args_min)
+        return k3_fail(err, K3_EUSAGE, "%s is missing; see k3-shard help %s", command->args,
+                       command->name);
+    if (opts->args.count > command->args_max)
+        return k3_fail(err, K3_EUSAGE, "one argument too many: '%s'; see k3-shard help %s",
+                       opts->args.item[command->args_max], command->name);
+    /* Each is at most 4096, so 64 bits hold the product. */
+    uint64_t world = (uint64_t)opts->tp * opts->dp * opts->pp;
+    if (world > K3_WORLD_MAX)
+        return k3_fail(err, K3_EUSAGE,
+                       "--tp %u x --dp %u x --pp %u is %" PRIu64 " ranks; at most %u are possible",
+                       opts->tp, opts->dp, opts->pp, world, K3_WORLD_MAX);
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        const struct k3_opt_row *row = &k3_opt_table[i];
+        if ((row->required >> command->id & 1) && !k3_opt_is_set(opts, row->id))
+            return k3_fail(err, K3_EUSAGE, "--%s %s is missing; see k3-shard help %s", row->name,
+                           row->choices ? row->choices : row->value, command->name);
+    }
+    return 0;
+}
+
+/* --help and --version win over what is missing: "k3-shard plan --help" is the help of plan. */
+static int turn_into_command(struct k3_opts *opts, struct k3_err *err)
+{
+    const struct k3_command *asked = opts->command;
+    opts->args.count = 0;
+    opts->command = &k3_command_table[opts->help ? K3_CMD_HELP : K3_CMD_VERSION];
+    if (opts->help && asked)
+        return add_string(&opts->args, asked->name, err);
+    return 0;
+}
+
+int k3_opts_parse(int argc, char **argv, struct k3_opts *opts, struct k3_err *err)
+{
+    memset(opts, 0, sizeof *opts);
+    int rc = set_defaults(opts, err);
+    /* Known before anything can fail, so that every error takes the form that was asked for. */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--json") == 0)
+            opts->json = true;
+    if (rc == 0)
+        rc = parse_words(argc, argv, opts, err);
+    if (rc == 0)
+        rc = opts->help || opts->version ? turn_into_command(opts, err) : check_complete(opts, err);
+    return rc;
+}
+
+void k3_opts_fini(struct k3_opts *opts)
+{
+    free(opts->args.item);
+    free(opts->out.item);
+    free(opts->pp_layers.item);
+    free(opts->ranks.item);
+    memset(opts, 0, sizeof *opts);
+}

@@ -1,0 +1,134 @@
+/* Purpose: print man pages in roff, from the tables.
+ * Owns: nothing.
+ * Threads: any.
+ * Errors: none.
+ * Invariant: no date and no path in the text: the same build gives the same pages. */
+#include "cmds.h"
+#include "opts.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Escape what roff would read: backslash, hyphens (else typeset as dashes), a dot or quote that
+ * begins a line. */
+static void put_text(FILE *out, const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", out);
+    for (; *text; text++) {
+        if (*text == '\\')
+            fputs("\\e", out);
+        else if (*text == '-')
+            fputs("\\-", out);
+        else
+            fputc(*text, out);
+    }
+}
+
+static void put_heading(FILE *out, const struct k3_command *command)
+{
+    fputs(".TH K3\\-SHARD", out);
+    if (command)
+        fputs("\\-", out);
+    for (const char *p = command ? command->name : ""; *p; p++)
+        fputc(toupper((unsigned char)*p), out);
+    fprintf(out, " 1 \"\" \"k3\\-shard %s\" \"User Commands\"\n", k3_tool_version());
+}
+
+static void put_option(FILE *out, const struct k3_opt_row *row, const struct k3_command *command)
+{
+    fputs(".TP\n\\fB\\-\\-", out);
+    put_text(out, row->name);
+    fputs("\\fR", out);
+    if (row->value) {
+        fputs(row->choices ? " \\fB" : " \\fI", out);
+        put_text(out, row->choices ? row->choices : row->value);
+        fputs("\\fR", out);
+    }
+    fputc('\n', out);
+    put_text(out, row->help);
+    if (row->required >> command->id & 1) {
+        fputs(" (required)", out);
+    } else if (row->default_text) {
+        fputs(" (default: ", out);
+        put_text(out, row->default_text);
+        fputc(')', out);
+    }
+    fputs(".\n", out);
+}
+
+static void put_exits(FILE *out)
+{
+    static const char *const text[] = {
+        "done", "failed: I/O, memory, path not found", "usage",
+        "the data are wrong: corrupt, incomplete, not what was recorded, no manifest",
+        "not possible as asked: does not divide, does not fit, not available here"};
+    fputs(".SH EXIT STATUS\n", out);
+    for (int i = 0; i < 5; i++) {
+        fprintf(out, ".TP\n.B %d\n", i);
+        put_text(out, text[i]);
+        fputs(".\n", out);
+    }
+}
+
+static void put_command_page(FILE *out, const struct k3_command *command)
+{
+    fputs(".SH NAME\nk3\\-shard\\-", out);
+    put_text(out, command->name);
+    fputs(" \\- ", out);
+    put_text(out, command->summary);
+    fputs("\n.SH SYNOPSIS\n.B k3\\-shard ", out);
+    put_text(out, command->name);
+    fputs("\n[\\fIOPTIONS\\fR] ", out);
+    put_text(out, command->args);
+    fputs("\n.SH DESCRIPTION\n", out);
+    put_text(out, command->text);
+    fputs("\n.SH OPTIONS\n", out);
+    bool has_size = false;
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        const struct k3_opt_row *row = &k3_opt_table[i];
+        if (!k3_opt_belongs(row, command))
+            continue;
+        has_size = has_size || row->kind == K3_OPT_SIZE;
+        put_option(out, row, command);
+    }
+    if (has_size)
+        fputs(".PP\nSizes take KiB MiB GiB TiB (powers of 1024) or KB MB GB TB (powers of 1000).\n",
+              out);
+    put_exits(out);
+    fputs(".SH EXAMPLES\n.nf\n", out);
+    put_text(out, command->example);
+    fputs("\n.fi\n.SH SEE ALSO\n.BR k3\\-shard (1)\n", out);
+}
+
+static void put_tool_page(FILE *out)
+{
+    fputs(".SH NAME\nk3\\-shard \\- cut the Kimi K3 checkpoint into verified images, one for each "
+          "GPU\n.SH SYNOPSIS\n.B k3\\-shard\n\\fICOMMAND\\fR [\\fIOPTIONS\\fR] \\fIARGS\\fR\n"
+          ".SH DESCRIPTION\nCuts the checkpoint once, offline and without a GPU, and loads the "
+          "images with every byte proved.\nResults go to standard output, talk to standard "
+          "error.\n.SH COMMANDS\n",
+          out);
+    for (int i = 0; i < K3_CMD_COUNT; i++) {
+        fprintf(out, ".TP\n.B %s\n", k3_command_table[i].name);
+        put_text(out, k3_command_table[i].summary);
+        fputs(".\n", out);
+    }
+    put_exits(out);
+    fputs(".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set, the progress bar has no color.\n"
+          ".SH SEE ALSO\n",
+          out);
+    for (int i = 0; i < K3_CMD_COUNT; i++)
+        fprintf(out, ".BR k3\\-shard\\-%s (1)%s\n", k3_command_table[i].name,
+                i + 1 < K3_CMD_COUNT ? "," : "");
+}
+
+void k3_man_print(FILE *out, const struct k3_command *command)
+{
+    put_heading(out, command);
+    if (command)
+        put_command_page(out, command);
+    else
+        put_tool_page(out);
+}

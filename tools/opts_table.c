@@ -1,0 +1,203 @@
+/* Purpose: the table of commands and the table of options.
+ * Owns: nothing; both are constant.
+ * Threads: any.
+ * Errors: none.
+ * Invariant: nothing else in the tool knows an option's spelling, default or help.  A row stands
+ * at the index of its id, so that k3_opt_table[id] is its row. */
+#include "cmds.h"
+#include "layout.h"
+#include "manifest.h"
+#include "opts.h"
+
+_Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the format holds");
+
+#define ON(name)    (UINT32_C(1) << K3_CMD_##name)
+#define LAYOUT      (ON(PLAN) | ON(CONVERT))
+#define ON_SETS     (ON(SEAL) | ON(VERIFY) | ON(INSPECT) | ON(EXPORT) | ON(LOAD))
+#define WORK        (LAYOUT | ON_SETS | ON(SYNTH))
+#define EVERY       ((UINT32_C(1) << K3_CMD_COUNT) - 1)
+#define FIELD(name) .field = offsetof(struct k3_opts, name)
+
+static const char layout_group[] = "Layout";
+static const char own_group[] = "Options";
+static const char common_group[] = "Common";
+
+const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
+    [K3_ID_TP] = {K3_ID_TP, K3_OPT_UINT, "tp", "N", "8", NULL,
+                  "ranks that share each matrix (tensor parallel)", layout_group, .min = 1,
+                  .max = K3_WORLD_MAX, FIELD(tp), .commands = LAYOUT},
+    [K3_ID_DP] = {K3_ID_DP, K3_OPT_UINT, "dp", "N", "1", NULL,
+                  "copies of the attention (data parallel); experts are spread over tp x dp",
+                  layout_group, .min = 1, .max = K3_WORLD_MAX, FIELD(dp), .commands = LAYOUT},
+    [K3_ID_PP] = {K3_ID_PP, K3_OPT_UINT, "pp", "N", "1", NULL,
+                  "stages of consecutive layers (pipeline parallel)", layout_group, .min = 1,
+                  .max = K3_STAGE_COUNT_MAX, FIELD(pp), .commands = LAYOUT},
+    [K3_ID_PP_LAYERS] = {K3_ID_PP_LAYERS, K3_OPT_UINTS, "pp-layers", "N,N,...", NULL, NULL,
+                         "layers of each stage (default: as vLLM divides them)", layout_group,
+                         .min = 1, .max = 4096, FIELD(pp_layers), .commands = LAYOUT},
+    [K3_ID_EXPERTS] = {K3_ID_EXPERTS, K3_OPT_CHOICE, "experts", "HOW", "tp", "tp|ep",
+                       "tp: cut every expert over all ranks; ep: give each rank whole experts",
+                       layout_group, FIELD(experts), .commands = LAYOUT},
+    [K3_ID_SHARED] = {K3_ID_SHARED, K3_OPT_CHOICE, "shared", "HOW", "tp", "tp|replicate",
+                      "shared experts: cut over tp, or whole on every rank", layout_group,
+                      FIELD(shared), .commands = LAYOUT},
+    [K3_ID_VISION] =
+        {K3_ID_VISION, K3_OPT_CHOICE, "vision", "HOW", "replicate", "replicate|first|drop",
+         "vision tower: on every rank of the first stage, on its first rank, or nowhere",
+         layout_group, FIELD(vision), .commands = LAYOUT},
+    [K3_ID_BUDGET] = {K3_ID_BUDGET, K3_OPT_SIZE, "budget", "SIZE", "195GiB", NULL,
+                      "device memory one image may take; a larger one is refused", layout_group,
+                      FIELD(budget_bytes), .commands = LAYOUT},
+
+    [K3_ID_RATE] = {K3_ID_RATE, K3_OPT_RATE, "rate", "GB/s", NULL, NULL,
+                    "storage rate, to state the expected time", own_group,
+                    FIELD(rate_bytes_per_second), .commands = ON(PLAN)},
+    [K3_ID_OUT] = {K3_ID_OUT, K3_OPT_STRINGS, "out", "DIR", NULL, NULL,
+                   "directory of the shard set; repeat it to spread the parts over several drives",
+                   own_group, FIELD(out), .commands = ON(CONVERT) | ON(SEAL),
+                   .required = ON(CONVERT) | ON(SEAL)},
+    [K3_ID_JOBS] = {K3_ID_JOBS, K3_OPT_UINT, "jobs", "N", NULL, NULL,
+                    "threads (default: one for each core)", own_group, .min = 1, .max = K3_JOBS_MAX,
+                    FIELD(jobs), .commands = ON(CONVERT) | ON(VERIFY) | ON(EXPORT)},
+    [K3_ID_MEMORY] = {K3_ID_MEMORY, K3_OPT_SIZE, "memory", "SIZE", "256MiB", NULL,
+                      "memory for buffers, all threads together", own_group, .min = 1,
+                      FIELD(memory_bytes), .commands = ON(CONVERT)},
+    [K3_ID_REVISION] = {K3_ID_REVISION, K3_OPT_STRING, "revision", "STR", NULL, NULL,
+                        "revision of the checkpoint, recorded in the manifest", own_group,
+                        FIELD(revision), .commands = ON(CONVERT)},
+    [K3_ID_FORCE] = {K3_ID_FORCE, K3_OPT_NONE, "force", NULL, NULL, NULL,
+                     "replace a finished set that has another plan", own_group, FIELD(force),
+                     .commands = ON(CONVERT)},
+    [K3_ID_RANKS] = {K3_ID_RANKS, K3_OPT_RANKS, "ranks", "LIST", NULL, NULL,
+                     "ranks like 0,2-5 (default: all that are there)", own_group,
+                     .max = K3_WORLD_MAX - 1, FIELD(ranks), .commands = ON(VERIFY) | ON(LOAD)},
+    [K3_ID_CHECK_QUICK] = {K3_ID_CHECK_QUICK, K3_OPT_NONE, "quick", NULL, NULL, NULL,
+                           "manifest, sizes, headers and units files only", own_group,
+                           FIELD(check_quick), .commands = ON(VERIFY)},
+    [K3_ID_AGAINST] = {K3_ID_AGAINST, K3_OPT_STRING, "against", "CKPT", NULL, NULL,
+                       "prove that the shards hold exactly the bytes of this checkpoint", own_group,
+                       FIELD(against), .commands = ON(VERIFY)},
+    [K3_ID_TENSOR] = {K3_ID_TENSOR, K3_OPT_STRING, "tensor", "NAME", NULL, NULL,
+                      "show this tensor or view only", own_group, FIELD(tensor),
+                      .commands = ON(INSPECT)},
+    [K3_ID_STATS] = {K3_ID_STATS, K3_OPT_NONE, "stats", NULL, NULL, NULL,
+                     "read the values: minimum, maximum, mean, zeros, NaN", own_group, FIELD(stats),
+                     .commands = ON(INSPECT)},
+    [K3_ID_DIGEST] = {K3_ID_DIGEST, K3_OPT_NONE, "digest", NULL, NULL, NULL,
+                      "read the file: SHA-256 and fs-verity digest", own_group, FIELD(digest),
+                      .commands = ON(INSPECT)},
+    [K3_ID_TO] = {K3_ID_TO, K3_OPT_STRING, "to", "CKPT", NULL, NULL, "directory for the checkpoint",
+                  own_group, FIELD(to), .commands = ON(EXPORT), .required = ON(EXPORT)},
+    [K3_ID_DEVICE] = {K3_ID_DEVICE, K3_OPT_CHOICE, "device", "DEVICE", "host", "host",
+                      "where the images go", own_group, FIELD(device), .commands = ON(LOAD)},
+    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|pread",
+                  "how bytes are read; a named engine never falls back to another", own_group,
+                  FIELD(io), .commands = ON(LOAD)},
+    [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
+                       "memory for the slots that reads land in", own_group, .min = 1,
+                       FIELD(staging_bytes), .commands = ON(LOAD)},
+    [K3_ID_NO_VERIFY] = {K3_ID_NO_VERIFY, K3_OPT_NONE, "no-verify", NULL, NULL, NULL,
+                         "do not prove the bytes; the report says so", own_group, FIELD(no_verify),
+                         .commands = ON(LOAD)},
+    [K3_ID_PRESET] =
+        {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
+         "tiny: every kind of tensor, small; layer: layers of real size; full: the whole model",
+         own_group, FIELD(preset), .commands = ON(SYNTH), .required = ON(SYNTH)},
+    [K3_ID_LAYERS] = {K3_ID_LAYERS, K3_OPT_UINT, "layers", "N", NULL, NULL,
+                      "decoder layers (default: as the preset has)", own_group, .min = 1,
+                      .max = 4096, FIELD(layers), .commands = ON(SYNTH)},
+    [K3_ID_EXPERT_COUNT] = {K3_ID_EXPERT_COUNT, K3_OPT_UINT, "experts", "N", NULL, NULL,
+                            "experts of each layer (default: as the preset has)", own_group,
+                            .min = 1, .max = 65536, FIELD(expert_count), .commands = ON(SYNTH)},
+    [K3_ID_SEED] = {K3_ID_SEED, K3_OPT_UINT64, "seed", "S", "0", NULL,
+                    "seed of the contents; the same seed gives the same bytes", own_group,
+                    .max = UINT64_MAX, FIELD(seed), .commands = ON(SYNTH)},
+    [K3_ID_SPARSE] = {K3_ID_SPARSE, K3_OPT_NONE, "sparse", NULL, NULL, NULL,
+                      "real headers over holes: takes hardly any disk", own_group, FIELD(sparse),
+                      .commands = ON(SYNTH)},
+
+    [K3_ID_JSON] = {K3_ID_JSON, K3_OPT_NONE, "json", NULL, NULL, NULL,
+                    "print the result as one JSON object", common_group, FIELD(json),
+                    .commands = WORK | ON(VERSION)},
+    [K3_ID_QUIET] = {K3_ID_QUIET, K3_OPT_NONE, "quiet", NULL, NULL, NULL,
+                     "no progress and no notices", common_group, FIELD(quiet), .commands = WORK},
+    [K3_ID_HELP] = {K3_ID_HELP, K3_OPT_NONE, "help", NULL, NULL, NULL, "show this help",
+                    common_group, FIELD(help), .commands = EVERY},
+    [K3_ID_VERSION] = {K3_ID_VERSION, K3_OPT_NONE, "version", NULL, NULL, NULL,
+                       "show the version and what this build can do", common_group, FIELD(version),
+                       .commands = EVERY},
+};
+
+#define MANY UINT32_MAX
+
+static const char shard_group[] = "Make shards";
+static const char proof_group[] = "Look and prove";
+static const char use_group[] = "Use shards";
+static const char help_group[] = "Help";
+
+const struct k3_command k3_command_table[K3_CMD_COUNT] = {
+    [K3_CMD_PLAN] =
+        {K3_CMD_PLAN, "plan", "CKPT", "say what a layout would give, from headers alone",
+         shard_group,
+         "Reads config.json, the index and the headers of the checkpoint CKPT and derives every "
+         "size "
+         "and offset: image, replicated and padded bytes of each rank against the budget; disk and "
+         "memory needed; which layouts divide.  A plan that does not fit is printed and exits 4.",
+         "k3-shard plan /models/Kimi-K3 --tp 8", 1, 1, k3_cmd_plan},
+    [K3_CMD_CONVERT] =
+        {K3_CMD_CONVERT, "convert", "CKPT", "cut a checkpoint into a shard set", shard_group,
+         "Cuts the checkpoint CKPT into one image for each rank, reads back and records the digest "
+         "of "
+         "every byte, and writes the manifest last.  Interrupted at any point, the same command "
+         "resumes.  The checkpoint is only read.",
+         "k3-shard convert /models/Kimi-K3 --out /nvme/k3-tp8", 1, 1, k3_cmd_convert},
+    [K3_CMD_SEAL] = {K3_CMD_SEAL, "seal", "", "publish a conversion whose items are all done",
+                     shard_group,
+                     "Builds the units files and the manifest from the records of finished items, "
+                     "moves the parts "
+                     "into place and publishes the set.  Exits 4 when items are missing.",
+                     "k3-shard seal --out /nvme/k3-tp8", 0, 0, k3_cmd_seal},
+    [K3_CMD_SYNTH] =
+        {K3_CMD_SYNTH, "synth", "DIR", "make a synthetic checkpoint", shard_group,
+         "Writes a checkpoint with the exact names, shapes, types, file order and header bytes of "
+         "Kimi K3, at a size of your choice, for trials without the real one.",
+         "k3-shard synth /tmp/k3-tiny --preset tiny", 1, 1, k3_cmd_synth},
+    [K3_CMD_VERIFY] =
+        {K3_CMD_VERIFY, "verify", "PATH...", "prove a shard set or a checkpoint", proof_group,
+         "Proves every byte of a shard set (all its directories are given together), or the "
+         "structure "
+         "and digests of a checkpoint or a single safetensors file.  Names each bad file, unit, "
+         "offset and the tensors it touches; exits 3 if there is one.",
+         "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
+    [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
+                        proof_group,
+                        "Shows what is in a checkpoint, a part, a manifest or a tensor.",
+                        "k3-shard inspect /nvme/k3-tp8/model-rank-0-part-1.safetensors", 1, 1,
+                        k3_cmd_inspect},
+    [K3_CMD_EXPORT] = {K3_CMD_EXPORT, "export", "DIR...", "give back the published checkpoint",
+                       use_group,
+                       "Rebuilds the files of the checkpoint, byte for byte, from all directories "
+                       "of a shard set.  "
+                       "Refused (exit 4) for a set with casts or without some of the tensors.",
+                       "k3-shard export /nvme/k3-tp8 --to /models/Kimi-K3-again", 1, MANY,
+                       k3_cmd_export},
+    [K3_CMD_LOAD] =
+        {K3_CMD_LOAD, "load", "DIR...", "bring ranks into memory, every byte proved", use_group,
+         "Loads the images of a shard set, proves every unit where it landed, and reports rate, "
+         "route and memory.  All directories of the set are given together.",
+         "k3-shard load /nvme/k3-tp8 --ranks 0", 1, MANY, k3_cmd_load},
+    [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND]", "show this help or that of a command",
+                     help_group, "Shows what a command does and takes.", "k3-shard help convert", 0,
+                     1, k3_cmd_help},
+    [K3_CMD_MAN] = {K3_CMD_MAN, "man", "[COMMAND]", "print a man page (roff)", help_group,
+                    "Prints the man page of the tool or of a command, to be read with man -l -.",
+                    "k3-shard man convert | man -l -", 0, 1, k3_cmd_man},
+    [K3_CMD_COMPLETION] = {K3_CMD_COMPLETION, "completion", "bash|zsh|fish",
+                           "print shell completion", help_group,
+                           "Prints a completion script for the shell.",
+                           "source <(k3-shard completion bash)", 1, 1, k3_cmd_completion},
+    [K3_CMD_VERSION] = {K3_CMD_VERSION, "version", "",
+                        "show the version and what this build can do", help_group,
+                        "Shows the version, the libraries, io engines and devices of this build.",
+                        "k3-shard version --json", 0, 0, k3_cmd_version},
+};

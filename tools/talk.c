@@ -1,0 +1,17 @@
+/* Purpose: print a problem list on stderr.
+ * Owns: nothing.
+ * Threads: the main thread.
+ * Errors: none.
+ * Invariant: all that was found is said, or counted. */
+#include "talk.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+void k3_say_problems(const struct k3_problems *problems)
+{
+    for (uint32_t i = 0; i < problems->kept_count; i++)
+        fprintf(stderr, "problem: %s\n", problems->text[i]);
+    if (problems->count > problems->kept_count)
+        fprintf(stderr, "problem: and %" PRIu64 " more\n", problems->count - problems->kept_count);
+}

@@ -1,0 +1,10 @@
+/* Talk on stderr that several commands share. */
+#ifndef K3_TALK_H
+#define K3_TALK_H
+
+#include "k3_err.h"
+
+/* Print every problem on a line of its own, and how many were found beyond those kept. */
+void k3_say_problems(const struct k3_problems *problems);
+
+#endif

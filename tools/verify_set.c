@@ -1,0 +1,378 @@
+/* Purpose: prove a shard set: every file by its digest, every part unit by unit.
+ * Owns: the state of each part and a buffer for each worker, until the run ends.
+ * Threads: workers share parts; a unit's state is written by the one task that has the unit, all
+ * else of a part by its header task, which has ended before the first unit task begins.
+ * Errors: K3_EIO, K3_ENOMEM, K3_ECANCELED, K3_EUNSUPPORTED (a rank the set does not have); what is
+ * wrong with the data is a finding.
+ * Invariant: every unit of every part asked for ends up right, wrong, unreadable or missing, and
+ * all that are not right are listed (the rest of a kind that repeats is counted). */
+#include "verify.h"
+
+#include "mem.h"
+#include "sha256.h"
+#include "stop.h"
+#include "tree.h"
+#include "verify_parts.h"
+#include "workers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TASK_UNITS     32u /* 16 MiB: 12,000 tasks for a rank of K3, each long beside its open() */
+#define DROP_BYTES_MIN (1ull << 30) /* a smaller set crowds nobody out of the page cache */
+#define READ_UNITS     4u           /* 2 MiB: stays in L2, one huge page */
+
+/* ---- files that are not parts ---- */
+
+static int check_file(struct k3_verify *verify, const struct k3_dir *dir,
+                      const struct k3_file_entry *entry, struct k3_err *err)
+{
+    uint8_t digest[K3_DIGEST_BYTES];
+    uint64_t bytes = 0;
+    struct k3_err inner;
+    struct stat stat;
+    int fd = -1;
+    k3_err_init(&inner);
+    if (!k3_file_exists(dir, entry->name)) {
+        k3_problems_add(&verify->problems, "%s/%s: missing, though the manifest lists it",
+                        dir->path, entry->name);
+        return 0;
+    }
+    int rc = k3_file_open(dir, entry->name, false, &fd, &stat, &inner);
+    if (rc)
+        return k3_verify_judge(&verify->problems, rc, &inner, err);
+    close(fd);
+    verify->checked_files++;
+    if ((uint64_t)stat.st_size != entry->bytes) {
+        k3_problems_add(&verify->problems, "%s/%s: %llu bytes, the manifest records %llu",
+                        dir->path, entry->name, (unsigned long long)stat.st_size,
+                        (unsigned long long)entry->bytes);
+        return 0;
+    }
+    if (verify->quick)
+        return 0;
+    rc = k3_verify_sha256(dir, entry->name, false, digest, &bytes, &inner);
+    if (!rc && memcmp(digest, entry->sha256, sizeof digest)) {
+        char found[K3_HEX_BYTES], wanted[K3_HEX_BYTES];
+        k3_hex_encode(digest, sizeof digest, found);
+        k3_hex_encode(entry->sha256, sizeof digest, wanted);
+        k3_problems_add(&verify->problems, "%s/%s: SHA-256 is %s, the manifest records %s",
+                        dir->path, entry->name, found, wanted);
+    }
+    verify->checked_bytes += bytes;
+    return k3_verify_judge(&verify->problems, rc, &inner, err);
+}
+
+static int check_files(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
+{
+    const struct k3_dir *dir = &set->dirs[set->manifest_dir];
+    uint32_t notices = 0;
+    int rc = k3_set_check_names(set, &verify->problems, &notices, err);
+    if (!rc && notices)
+        k3_problems_add(&verify->notices, "%u name%s in the directories not part of the set",
+                        notices, notices == 1 ? " is" : "s are");
+    for (uint32_t i = 0; i < set->manifest.file_count && !rc; i++)
+        rc = check_file(verify, dir, &set->manifest.files[i], err);
+    if (!rc)
+        rc = check_file(verify, dir, &set->manifest.headers, err);
+    return rc;
+}
+
+/* ---- units ---- */
+
+/* Judge one unit that lies in memory. */
+static void judge_unit(struct k3_part_check *part, uint64_t unit, const uint8_t *data,
+                       struct k3_sha256 *sha)
+{
+    uint8_t own[K3_DIGEST_BYTES];
+    uint8_t *digest = part->found ? part->found + unit * K3_DIGEST_BYTES : own;
+    k3_unit_digest(sha, data, K3_UNIT_BYTES, digest);
+    if (part->wanted && memcmp(digest, part->wanted + unit * K3_DIGEST_BYTES, K3_DIGEST_BYTES)) {
+        part->state[unit] = K3_UNIT_IS_WRONG;
+        return;
+    }
+    part->state[unit] = K3_UNIT_IS_RIGHT;
+    uint64_t begin = unit * K3_UNIT_BYTES, end = begin + K3_UNIT_BYTES;
+    for (uint32_t p = 0; p < part->pad_count; p++) {
+        uint64_t from = part->pads[p].begin_offset, to = part->pads[p].end_offset;
+        from = from < begin ? begin : from;
+        to = to > end ? end : to;
+        if (from < to && !k3_is_zero(data + (from - begin), (size_t)(to - from)))
+            part->state[unit] = K3_UNIT_PAD_NOT_ZERO;
+    }
+}
+
+/* Read and judge units [first, first + count); one that cannot be read is marked and passed over.
+ */
+static void judge_range(struct k3_part_check *part, int fd, uint64_t first, uint64_t count,
+                        const struct k3_check_worker *worker)
+{
+    uint64_t offset = first * K3_UNIT_BYTES;
+    size_t bytes = (size_t)count * K3_UNIT_BYTES;
+    if (k3_file_read(fd, part->name, worker->buffer, bytes, offset, NULL) == 0) {
+        for (uint64_t u = 0; u < count; u++)
+            judge_unit(part, first + u, worker->buffer + u * K3_UNIT_BYTES, worker->sha);
+    } else if (count == 1) {
+        part->state[first] = K3_UNIT_UNREADABLE;
+    } else {
+        for (uint64_t u = 0; u < count; u++)
+            judge_range(part, fd, first + u, 1, worker); /* one level: count is 1 there */
+    }
+}
+
+static int unit_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    struct k3_set_check *check = context;
+    uint32_t low = 0, high = check->part_count; /* last part whose first task is <= task */
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (check->parts[middle].first_task <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    struct k3_part_check *part = &check->parts[low];
+    uint64_t begin = (task - part->first_task) * TASK_UNITS, end = begin + TASK_UNITS;
+    uint64_t header_units = part->entry->data_offset / K3_UNIT_BYTES;
+    int fd = -1;
+    if (end > part->present_count)
+        end = part->present_count;
+    if (begin < header_units)
+        begin = header_units < end ? header_units : end; /* the header task judged those */
+    if (begin >= end)
+        return 0;
+    int rc = k3_file_open(part->dir, part->name, false, &fd, NULL, err);
+    if (rc)
+        return rc;
+    uint64_t offset = begin * K3_UNIT_BYTES, bytes = (end - begin) * K3_UNIT_BYTES;
+    (void)posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED);
+    for (uint64_t unit = begin; unit < end; unit += READ_UNITS) {
+        uint64_t count = end - unit < READ_UNITS ? end - unit : READ_UNITS;
+        judge_range(part, fd, unit, count, &check->workers[worker]);
+        k3_progress_add(&check->progress, count * K3_UNIT_BYTES);
+    }
+    if (check->progress.total_bytes >= DROP_BYTES_MIN)
+        k3_file_drop(fd, offset, bytes);
+    close(fd);
+    return 0;
+}
+
+static int header_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    struct k3_set_check *check = context;
+    struct k3_part_check *part = &check->parts[task];
+    struct k3_err inner;
+    int fd = -1;
+    k3_err_init(&inner);
+    int rc = k3_part_check_open(check, part, &fd, err);
+    if (rc || fd < 0)
+        return rc;
+    uint64_t header_units = part->entry->data_offset / K3_UNIT_BYTES;
+    bool good = part->wanted != NULL && part->present_count >= header_units;
+    for (uint64_t u = 0; u < header_units && u < part->present_count; u++) {
+        judge_range(part, fd, u, 1, &check->workers[worker]);
+        good = good && part->state[u] == K3_UNIT_IS_RIGHT;
+        k3_progress_add(&check->progress, K3_UNIT_BYTES);
+    }
+    rc = good ? k3_part_check_header(check, part, fd, &inner)
+              : k3_part_check_stranger(check, part, fd, &inner);
+    close(fd);
+    return k3_verify_judge(&part->problems, rc, &inner, err);
+}
+
+static int run_tasks(struct k3_set_check *check, k3_task_fn task, uint64_t count,
+                     struct k3_err *err)
+{
+    struct k3_workers_options options = {.worker_count = check->worker_count,
+                                         .task_count = count,
+                                         .task = task,
+                                         .context = check,
+                                         .stop = k3_stop_requested};
+    return count ? k3_workers_run(&options, err) : 0;
+}
+
+/* ---- the run ---- */
+
+/* Unit digests of a rank, proved; where that fails the parts of the rank are judged as a whole. */
+static int read_units(struct k3_set_check *check, const struct k3_manifest_rank *rank,
+                      uint8_t **digests, struct k3_err *err)
+{
+    struct k3_verify *verify = check->verify;
+    struct k3_err inner;
+    uint64_t count;
+    k3_err_init(&inner);
+    int rc = k3_set_units(check->set, rank, digests, &count, &inner);
+    if (!rc) {
+        verify->checked_bytes += rank->units.bytes;
+        verify->checked_files++;
+    }
+    return k3_verify_judge(&verify->problems, rc, &inner, err);
+}
+
+static int add_rank(struct k3_set_check *check, const struct k3_manifest_rank *rank,
+                    struct k3_err *err)
+{
+    uint8_t *digests = NULL;
+    int rc = read_units(check, rank, &digests, err);
+    if (rc)
+        return rc;
+    check->digests[check->rank_count++] = digests; /* freed with check */
+    const uint8_t *wanted = digests;
+    for (uint32_t i = 0; i < rank->part_count; i++) {
+        struct k3_part_check *part = &check->parts[check->part_count++];
+        part->entry = &rank->parts[i];
+        part->dir = k3_set_part_dir(check->set, rank->rank, part->entry->part);
+        k3_part_name(rank->rank, part->entry->part, part->name);
+        k3_problems_init(&part->problems);
+        part->unit_count = part->entry->bytes / K3_UNIT_BYTES;
+        part->state = calloc((size_t)part->unit_count + 1, 1);
+        part->wanted = wanted;
+        if (!wanted)
+            part->found = calloc((size_t)part->unit_count + 1, K3_DIGEST_BYTES);
+        else
+            wanted += part->unit_count * K3_DIGEST_BYTES;
+        if (!part->state || (!part->wanted && !part->found))
+            return k3_fail(err, K3_ENOMEM, "no memory for the state of %s", part->name);
+    }
+    return 0;
+}
+
+static int add_ranks(struct k3_set_check *check, struct k3_err *err)
+{
+    const struct k3_manifest *manifest = &check->set->manifest;
+    const struct k3_verify *verify = check->verify;
+    uint32_t wanted = verify->rank_count ? verify->rank_count : manifest->rank_count;
+    uint64_t parts = 0;
+    for (uint32_t i = 0; i < wanted; i++) {
+        const struct k3_manifest_rank *rank = verify->rank_count
+                                                  ? k3_set_rank(check->set, verify->ranks[i])
+                                                  : &manifest->ranks[i];
+        if (!rank)
+            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks",
+                           verify->ranks[i], manifest->rank_count);
+        parts += rank->part_count;
+    }
+    check->parts = calloc((size_t)parts + 1, sizeof *check->parts);
+    check->digests = calloc((size_t)wanted + 1, sizeof *check->digests);
+    if (!check->parts || !check->digests)
+        return k3_fail(err, K3_ENOMEM, "no memory for the state of %llu parts",
+                       (unsigned long long)parts);
+    for (uint32_t i = 0; i < wanted; i++) {
+        int rc = add_rank(check,
+                          verify->rank_count ? k3_set_rank(check->set, verify->ranks[i])
+                                             : &manifest->ranks[i],
+                          err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int open_workers(struct k3_set_check *check, struct k3_err *err)
+{
+    check->worker_count = check->verify->job_count;
+    check->workers = calloc(check->worker_count, sizeof *check->workers);
+    if (!check->workers)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u workers", check->worker_count);
+    for (uint32_t w = 0; w < check->worker_count; w++) {
+        void *buffer = NULL;
+        int rc = k3_mem_alloc(READ_UNITS * K3_UNIT_BYTES, &buffer, err);
+        check->workers[w].buffer = buffer;
+        if (!rc)
+            rc = k3_sha256_open(&check->workers[w].sha, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static void close_check(struct k3_set_check *check)
+{
+    for (uint32_t w = 0; check->workers && w < check->worker_count; w++) {
+        k3_mem_free(check->workers[w].buffer, READ_UNITS * K3_UNIT_BYTES);
+        k3_sha256_close(check->workers[w].sha);
+    }
+    free(check->workers);
+    for (uint32_t p = 0; p < check->part_count; p++)
+        k3_part_check_fini(&check->parts[p]);
+    free(check->parts);
+    for (uint32_t r = 0; r < check->rank_count; r++)
+        free(check->digests[r]);
+    free(check->digests);
+}
+
+/* Headers of all parts, then (unless quick) all their other units. */
+static int check_parts(struct k3_set_check *check, struct k3_err *err)
+{
+    uint64_t total_bytes = 0, task_count = 0;
+    for (uint32_t p = 0; p < check->part_count; p++)
+        total_bytes += check->verify->quick ? check->parts[p].entry->data_offset
+                                            : check->parts[p].entry->bytes;
+    k3_progress_begin(&check->progress, "verify", total_bytes, check->verify->quiet);
+    int rc = run_tasks(check, header_task, check->part_count, err);
+    if (!rc && !check->verify->quick) {
+        for (uint32_t p = 0; p < check->part_count; p++) {
+            check->parts[p].first_task = task_count;
+            task_count += k3_div_up(check->parts[p].present_count, TASK_UNITS);
+        }
+        rc = run_tasks(check, unit_task, task_count, err);
+    }
+    check->verify->spent_ns += k3_progress_end(&check->progress);
+    return rc;
+}
+
+static int check_set(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
+{
+    struct k3_set_check *check = calloc(1, sizeof *check); /* holds a progress: not for the stack */
+    if (!check)
+        return k3_fail(err, K3_ENOMEM, "no memory to verify");
+    check->verify = verify;
+    check->set = set;
+    int rc = check_files(verify, set, err);
+    if (!rc)
+        rc = add_ranks(check, err);
+    if (!rc)
+        rc = open_workers(check, err);
+    if (!rc)
+        rc = check_parts(check, err);
+    if (!rc)
+        rc = k3_part_checks_report(check, err);
+    close_check(check);
+    free(check);
+    return rc;
+}
+
+static void describe(struct k3_verify *verify, const struct k3_set *set)
+{
+    char layout[256];
+    k3_layout_describe(&set->layout, layout, sizeof layout);
+    k3_text_putf(&verify->subject, "shard set %s", set->dirs[set->manifest_dir].path);
+    if (set->dir_count > 1)
+        k3_text_putf(&verify->subject, " and %u more", set->dir_count - 1);
+    k3_text_putf(&verify->subject, ": %s", layout);
+    k3_verify_checked(verify, "manifest");
+}
+
+int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t count,
+                  struct k3_err *err)
+{
+    struct k3_set *set = NULL;
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_set_open(paths, count, &set, &inner);
+    if (rc) {
+        k3_text_putf(&verify->subject, "shard set %s", paths[0]);
+        return k3_verify_judge(&verify->problems, rc, &inner, err);
+    }
+    describe(verify, set);
+    verify->checked_files++;
+    rc = check_set(verify, set, err);
+    if (!rc && verify->against)
+        rc = k3_verify_against(verify, set, err);
+    k3_set_close(set);
+    return rc;
+}
