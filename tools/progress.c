@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SAID_NS_MIN 1000000000ull /* shorter work is over before anyone would ask */
 #define BAR_TICK_NS  UINT64_C(200000000)  /* 5 a second: smooth to the eye, free of cost */
 #define LINE_TICK_NS UINT64_C(5000000000) /* a log of an 8 minute run stays below 100 lines */
 #define BAR_CELLS    14                   /* leaves room for the numbers in 80 columns */
@@ -179,7 +180,7 @@ uint64_t k3_progress_end(struct k3_progress *progress)
     pthread_mutex_unlock(&progress->lock);
     if (progress->ticking)
         pthread_join(progress->thread, NULL);
-    if (!progress->quiet) {
+    if (!progress->quiet && spent >= SAID_NS_MIN) {
         uint64_t done = atomic_load_explicit(&progress->done_bytes, memory_order_relaxed);
         clear_bar(progress);
         fprintf(stderr, "%s: %s in %s, %s\n", progress->verb, k3_size_text(done).s,
