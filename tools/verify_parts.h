@@ -2,6 +2,7 @@
 #ifndef K3_VERIFY_PARTS_H
 #define K3_VERIFY_PARTS_H
 
+#include "ckpt.h"
 #include "sha256.h"
 #include "verify.h"
 
@@ -41,6 +42,7 @@ struct k3_check_worker {
 struct k3_set_check {
     struct k3_verify *verify;
     const struct k3_set *set;
+    struct k3_ckpt *ckpt;        /* the plan, from source-headers.zst; NULL: not to be had; owned */
     struct k3_part_check *parts; /* owned; by (rank, part) */
     uint8_t **digests;           /* by rank; owned */
     struct k3_check_worker *workers;
@@ -59,6 +61,11 @@ int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check 
 /* The header's units are wrong or cannot be judged: say which part it is, where it can be read. */
 int k3_part_check_stranger(const struct k3_set_check *check, struct k3_part_check *part, int fd,
                            struct k3_err *err);
+
+/* Is the header, byte for byte, the one that the plan makes for this part?  Nothing where the plan
+ * could not be rebuilt.  Fails: K3_ECORRUPT with the offset, K3_EIO, K3_ENOMEM. */
+int k3_part_check_plan(const struct k3_set_check *check, const struct k3_part_check *part, int fd,
+                       struct k3_err *err);
 
 /* Tell what all parts were found to be.  Fails: K3_EIO, K3_ENOMEM. */
 int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err);

@@ -180,6 +180,8 @@ static int header_task(void *context, uint32_t worker, uint64_t task, struct k3_
     }
     rc = good ? k3_part_check_header(check, part, fd, &inner)
               : k3_part_check_stranger(check, part, fd, &inner);
+    if (!rc && good)
+        rc = k3_part_check_plan(check, part, fd, &inner);
     close(fd);
     return k3_verify_judge(&part->problems, rc, &inner, err);
 }
@@ -303,6 +305,7 @@ static void close_check(struct k3_set_check *check)
     for (uint32_t r = 0; r < check->rank_count; r++)
         free(check->digests[r]);
     free(check->digests);
+    k3_ckpt_close(check->ckpt);
 }
 
 /* Headers of all parts, then (unless quick) all their other units. */
@@ -325,6 +328,18 @@ static int check_parts(struct k3_set_check *check, struct k3_err *err)
     return rc;
 }
 
+/* The plan of the set, made again from its source headers: what every part header must agree with.
+ */
+static int rebuild_plan(struct k3_set_check *check, struct k3_err *err)
+{
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_ckpt_open_set(check->set, &check->ckpt, &inner);
+    if (!rc)
+        k3_verify_checked(check->verify, "plan");
+    return k3_verify_judge(&check->verify->problems, rc, &inner, err);
+}
+
 static int check_set(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
 {
     struct k3_set_check *check = calloc(1, sizeof *check); /* holds a progress: not for the stack */
@@ -332,7 +347,10 @@ static int check_set(struct k3_verify *verify, const struct k3_set *set, struct 
         return k3_fail(err, K3_ENOMEM, "no memory to verify");
     check->verify = verify;
     check->set = set;
+    uint64_t before = verify->problems.count;
     int rc = check_files(verify, set, err);
+    if (!rc && verify->problems.count == before)
+        rc = rebuild_plan(check, err);
     if (!rc)
         rc = add_ranks(check, err);
     if (!rc)
