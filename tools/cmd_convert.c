@@ -67,6 +67,11 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .force = opts->force,
                                          .quiet = opts->quiet};
     rc = k3_convert(&options, &report, &problems, err);
+    if (!rc && report.newer_source[0])
+        fprintf(stderr,
+                "notice: %s is newer than the finished set, whose plan knows headers only: "
+                "`k3-shard verify %s --against %s` tells whether the bytes are still the same\n",
+                report.newer_source, opts->out.item[0], opts->args.item[0]);
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)

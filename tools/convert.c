@@ -20,6 +20,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,8 +51,9 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_job *job, str
 
 /* Settle what the directories hold: *finished when there is nothing to do. */
 static int settle(const struct k3_convert_options *options, struct k3_job *job,
-                  const struct k3_plan *plan, bool *finished, struct k3_err *err)
+                  const struct k3_ckpt *ckpt, bool *finished, struct k3_err *err)
 {
+    const struct k3_plan *plan = ckpt->plan;
     enum k3_job_state state;
     char found[200];
     struct k3_err damaged;
@@ -62,8 +64,10 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
     if (rc)
         state = K3_JOB_OTHER; /* a damaged manifest is no reason to refuse --force */
     *finished = state == K3_JOB_FINISHED && !options->force;
-    if (*finished)
-        return k3_job_clear_partial(job, err);
+    if (*finished) {
+        rc = k3_job_check_finished(job, err);
+        return rc ? rc : k3_job_clear_partial(job, err);
+    }
     if (state == K3_JOB_OTHER && !options->force)
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s holds %s: give another --out, or replace it with --force",
@@ -72,7 +76,10 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
         rc = k3_job_clear_partial(job, err); /* first: it refuses where another conversion runs */
         return rc ? rc : k3_job_clear_set(job, err);
     }
-    return k3_job_check_foreign(job, &plan->config, &plan->layout, state == K3_JOB_NEW, err);
+    rc = k3_job_check_foreign(job, &plan->config, &plan->layout, state == K3_JOB_NEW, err);
+    if (!rc && state == K3_JOB_NEW)
+        rc = k3_job_check_copied(job, ckpt, err);
+    return rc;
 }
 
 /* Items that have no usable record yet. */
@@ -123,7 +130,7 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
         uint32_t count = 0;
         rc = k3_dir_list(&job->partials[d], &names, &count, err);
         for (uint32_t n = 0; n < count && !rc; n++) {
-            bool keep = !strcmp(names[n], K3_PLAN_NAME);
+            bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME);
             char name[K3_STAGED_NAME_BYTES];
             for (uint32_t t = 0; t < token_count && !keep; t++)
                 keep = k3_name_ends(names[n], tokens[t]);
@@ -285,6 +292,8 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
     const struct k3_plan *plan = convert->ckpt->plan;
     int rc = k3_job_begin(convert->job, plan, err);
     if (!rc)
+        rc = k3_job_check_sources(convert->job, convert->ckpt, err);
+    if (!rc)
         rc = run_items(convert, options, report, err);
     if (!rc)
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
@@ -311,9 +320,12 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         rc = check_apart(ckpt, &job, err);
     if (!rc)
-        rc = settle(options, &job, ckpt->plan, &report->was_finished, err);
+        rc = settle(options, &job, ckpt, &report->was_finished, err);
     if (!rc)
         fill_report(ckpt->plan, report);
+    const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;
+    if (newer)
+        snprintf(report->newer_source, sizeof report->newer_source, "%s", newer);
     if (!rc && !report->was_finished) {
         convert.ckpt = ckpt;
         convert.job = &job;

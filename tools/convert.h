@@ -46,7 +46,8 @@ struct k3_convert_report {
     uint64_t seconds_ns;
     uint64_t image_bytes; /* all ranks */
     uint32_t rank_count, part_count, item_count, resumed_count;
-    bool was_finished; /* the set was there already */
+    bool was_finished;                        /* the set was there already */
+    char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
 };
 
 /* The whole command.  What is wrong with the checkpoint goes to problems. */

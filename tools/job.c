@@ -108,6 +108,19 @@ static int partial_plan(struct k3_job *job, uint8_t *digest, bool *found, struct
     return rc;
 }
 
+int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_err *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    memset(manifest, 0, sizeof *manifest);
+    int rc = k3_file_load(&job->outs[0], K3_MANIFEST_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes,
+                          err);
+    if (!rc)
+        rc = k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, manifest, err);
+    free(text);
+    return rc;
+}
+
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err)
 {
@@ -117,22 +130,16 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
     *state = K3_JOB_NEW;
     if (k3_file_exists(&job->outs[0], K3_MANIFEST_NAME)) {
         struct k3_manifest manifest;
-        char *text = NULL;
-        size_t bytes = 0;
-        memset(&manifest, 0, sizeof manifest);
-        int rc = k3_file_load(&job->outs[0], K3_MANIFEST_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes,
-                              err);
-        if (!rc)
-            rc = k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, &manifest, err);
-        if (!rc && !memcmp(manifest.plan_digest, plan->digest, K3_DIGEST_BYTES)) {
-            *state = K3_JOB_FINISHED;
-        } else if (!rc) {
+        int rc = k3_job_manifest(job, &manifest, err);
+        if (rc)
+            return rc;
+        *state = K3_JOB_FINISHED;
+        if (memcmp(manifest.plan_digest, plan->digest, K3_DIGEST_BYTES)) {
             *state = K3_JOB_OTHER;
             snprintf(found, 200, "a finished set of another checkpoint, layout or revision");
         }
         k3_manifest_fini(&manifest);
-        free(text);
-        return rc;
+        return 0;
     }
     int rc = partial_plan(job, digest, &has_plan, err);
     if (rc || !has_plan)
@@ -239,38 +246,6 @@ int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, stru
     return rc;
 }
 
-static bool is_ours(const struct k3_job *job, uint32_t dir, const char *name,
-                    const struct k3_config *config, const struct k3_layout *layout)
-{
-    uint32_t rank, part, world = k3_layout_world(layout);
-    if (k3_part_name_decode(name, &rank, &part))
-        return rank < world && part < k3_config_part_count(config) &&
-               k3_layout_has_part(config, layout, rank, part) &&
-               k3_job_dir_of(job, rank, part) == dir;
-    return k3_units_name_decode(name, &rank) && rank < world && dir == 0;
-}
-
-int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
-                         const struct k3_layout *layout, bool is_new, struct k3_err *err)
-{
-    int rc = 0;
-    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
-        char **names = NULL;
-        uint32_t count = 0;
-        rc = k3_dir_list(&job->outs[i], &names, &count, err);
-        for (uint32_t n = 0; n < count && !rc; n++)
-            if ((k3_name_ends(names[n], ".safetensors") || k3_name_ends(names[n], ".units")) &&
-                (is_new || !is_ours(job, i, names[n], config, layout)))
-                rc = k3_fail_at(err, K3_EUNSUPPORTED, names[n], -1,
-                                "%s/%s: a file that does not belong to this conversion: give an "
-                                "empty --out, or "
-                                "remove it with --force",
-                                job->outs[i].path, names[n]);
-        k3_names_free(names, count);
-    }
-    return rc;
-}
-
 static int clear_dir(struct k3_dir *dir, struct k3_err *err)
 {
     char **names = NULL;
@@ -313,9 +288,26 @@ int k3_job_clear_partial(struct k3_job *job, struct k3_err *err)
     return rc;
 }
 
+/* Names of the copied files of the set that is there, so that none of them outlives it. */
+static int clear_copied(struct k3_job *job, const struct k3_manifest *manifest, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < manifest->file_count && !rc; i++)
+        rc = k3_file_remove(&job->outs[0], manifest->files[i].name, err);
+    return rc;
+}
+
 int k3_job_clear_set(struct k3_job *job, struct k3_err *err)
 {
+    struct k3_manifest manifest;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    bool readable = !k3_job_manifest(job, &manifest, &ignored); /* a damaged one names nothing */
     int rc = k3_file_remove(&job->outs[0], K3_MANIFEST_NAME, err);
+    if (!rc && readable)
+        rc = clear_copied(job, &manifest, err);
+    if (readable)
+        k3_manifest_fini(&manifest);
     if (!rc)
         rc = k3_dir_sync(&job->outs[0], err);
     for (uint32_t i = 0; i < job->dir_count && !rc; i++) {

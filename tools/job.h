@@ -8,6 +8,8 @@
 
 #include <stdatomic.h>
 
+#define K3_SOURCES_NAME "sources" /* inside K3_PARTIAL_NAME */
+
 struct k3_progress;
 
 struct k3_job {
@@ -35,6 +37,23 @@ void k3_job_close(struct k3_job *job); /* safe on a zeroed struct */
 /* Compare with a plan.  found: 200 bytes for a phrase that names what is there. */
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err);
+
+/* Manifest of the set in the first directory; caller fini's.  Fails: as k3_manifest_decode. */
+int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_err *err);
+
+/* Is a finished set whole, by names and sizes?  K3_ECORRUPT naming what is not there. */
+int k3_job_check_finished(struct k3_job *job, struct k3_err *err);
+
+/* A source file newer than the finished set, or NULL: worth a word, since a plan knows headers
+ * only. */
+const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *ckpt);
+
+/* Nothing of ours is there, but a file that would be overwritten is: K3_EUNSUPPORTED naming it. */
+int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
+
+/* After k3_job_begin: are the checkpoint's files the ones this conversion began with (names, sizes,
+ * times)?  The plan knows only their headers.  K3_EUNSUPPORTED naming the first that is not. */
+int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
 
 /* Open .k3-partial of each directory (create), take the lock of the first, write plan.json where it
  * is missing. K3_EUNSUPPORTED when another conversion runs here. */

@@ -24,12 +24,13 @@ static void fill_standard_streams(void)
                 _exit(1);
 }
 
-static void ignore_sigpipe(void)
+static void ignore_write_signals(void)
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL); /* a closed pipe is a write error, told like any other */
+    sigaction(SIGXFSZ, &action, NULL); /* so is a file beyond ulimit -f */
 }
 
 static void put_error_object(const struct k3_err *err)
@@ -73,7 +74,7 @@ static void put_error(const struct k3_opts *opts, const struct k3_err *err)
 int main(int argc, char **argv)
 {
     fill_standard_streams();
-    ignore_sigpipe();
+    ignore_write_signals();
     k3_stop_install();
 
     struct k3_opts opts;

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SAID_NS_MIN 1000000000ull /* shorter work is over before anyone would ask */
+#define SAID_NS_MIN  1000000000ull        /* shorter work is over before anyone would ask */
 #define BAR_TICK_NS  UINT64_C(200000000)  /* 5 a second: smooth to the eye, free of cost */
 #define LINE_TICK_NS UINT64_C(5000000000) /* a log of an 8 minute run stays below 100 lines */
 #define BAR_CELLS    14                   /* leaves room for the numbers in 80 columns */

@@ -56,13 +56,6 @@ class Suite:
             if not problems:
                 print(f"ok - {name}: {cases} cases", flush=True)
 
-    def gap(self, good, name, why):
-        """Something known to be missing: counted from the day it is there."""
-        if good:
-            self.check(True, name)
-        else:
-            self.skip(name, "known gap: " + why)
-
     def skip(self, name, why):
         print(f"ok - {name} # SKIP {why}", flush=True)
 

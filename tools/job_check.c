@@ -1,0 +1,215 @@
+/* Purpose: judge what lies in the directories of a conversion before it is touched: foreign files,
+ * a finished set that is not whole, a checkpoint that is not the one the conversion began with.
+ * Owns: nothing.
+ * Threads: the main thread.
+ * Errors: K3_EUNSUPPORTED (in the way, other sources), K3_ECORRUPT (a finished set with gaps),
+ * K3_EIO, K3_ENOMEM.
+ * Invariant: nothing here changes a file but .k3-partial/sources, written once. */
+#include "job.h"
+#include "part.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_ours(const struct k3_job *job, uint32_t dir, const char *name,
+                    const struct k3_config *config, const struct k3_layout *layout)
+{
+    uint32_t rank, part, world = k3_layout_world(layout);
+    if (k3_part_name_decode(name, &rank, &part))
+        return rank < world && part < k3_config_part_count(config) &&
+               k3_layout_has_part(config, layout, rank, part) &&
+               k3_job_dir_of(job, rank, part) == dir;
+    return k3_units_name_decode(name, &rank) && rank < world && dir == 0;
+}
+
+int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
+                         const struct k3_layout *layout, bool is_new, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
+        char **names = NULL;
+        uint32_t count = 0;
+        rc = k3_dir_list(&job->outs[i], &names, &count, err);
+        for (uint32_t n = 0; n < count && !rc; n++)
+            if ((k3_name_ends(names[n], ".safetensors") || k3_name_ends(names[n], ".units")) &&
+                (is_new || !is_ours(job, i, names[n], config, layout)))
+                rc = k3_fail_at(err, K3_EUNSUPPORTED, names[n], -1,
+                                "%s/%s: a file that does not belong to this conversion: give an "
+                                "empty --out, or "
+                                "remove it with --force",
+                                job->outs[i].path, names[n]);
+        k3_names_free(names, count);
+    }
+    return rc;
+}
+
+/* A name of the checkpoint that is copied, and is there already although nothing of ours is. */
+int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
+{
+    for (uint32_t i = 0; i < ckpt->copied_count; i++)
+        if (k3_file_exists(&job->outs[0], ckpt->copied[i]))
+            return k3_fail_at(err, K3_EUNSUPPORTED, ckpt->copied[i], -1,
+                              "%s/%s: is there already, and the set has a file of that name: give "
+                              "an empty --out, or remove it",
+                              job->outs[0].path, ckpt->copied[i]);
+    return 0;
+}
+
+static int check_entry(const struct k3_dir *dir, const char *name, uint64_t bytes,
+                       struct k3_err *err)
+{
+    struct stat stat;
+    if (!fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) && S_ISREG(stat.st_mode) &&
+        (uint64_t)stat.st_size == bytes)
+        return 0;
+    return k3_fail_at(err, K3_ECORRUPT, name, -1,
+                      "%s/%s: missing or of another size, though the set is finished: give all its "
+                      "--out directories in their order, restore the file, or convert again with "
+                      "--force",
+                      dir->path, name);
+}
+
+int k3_job_check_finished(struct k3_job *job, struct k3_err *err)
+{
+    struct k3_manifest manifest;
+    char name[K3_NAME_BYTES_MAX + 1];
+    int rc = k3_job_manifest(job, &manifest, err);
+    for (uint32_t r = 0; !rc && r < manifest.rank_count; r++) {
+        const struct k3_manifest_rank *rank = &manifest.ranks[r];
+        for (uint32_t p = 0; p < rank->part_count && !rc; p++) {
+            k3_part_name(rank->rank, rank->parts[p].part, name);
+            uint32_t dir = k3_job_dir_of(job, rank->rank, rank->parts[p].part);
+            rc = check_entry(&job->outs[dir], name, rank->parts[p].bytes, err);
+        }
+        if (!rc)
+            rc = check_entry(&job->outs[0], rank->units.name, rank->units.bytes, err);
+    }
+    for (uint32_t f = 0; !rc && f < manifest.file_count; f++)
+        rc = check_entry(&job->outs[0], manifest.files[f].name, manifest.files[f].bytes, err);
+    if (!rc)
+        rc = check_entry(&job->outs[0], manifest.headers.name, manifest.headers.bytes, err);
+    k3_manifest_fini(&manifest);
+    return rc;
+}
+
+const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *ckpt)
+{
+    struct stat stat;
+    if (fstatat(job->outs[0].fd, K3_MANIFEST_NAME, &stat, 0))
+        return NULL;
+    int64_t made_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
+    for (uint32_t i = 0; i < ckpt->plan->source_count; i++)
+        if (ckpt->files[i].mtime_ns > made_ns)
+            return ckpt->plan->sources[i].name;
+    return NULL;
+}
+
+/* ---- which files a conversion began with: .k3-partial/sources (FORMAT.md 9) ---- */
+
+static int list_sources(const struct k3_ckpt *ckpt, struct k3_text *text, struct k3_err *err)
+{
+    k3_text_puts(text, "k3-sources 0\n");
+    for (uint32_t i = 0; i < ckpt->plan->source_count; i++)
+        k3_text_putf(text, "%s %" PRIu64 " %" PRId64 "\n", ckpt->plan->sources[i].name,
+                     ckpt->files[i].bytes, ckpt->files[i].mtime_ns);
+    for (uint32_t i = 0; i < ckpt->copied_count; i++) {
+        struct stat stat;
+        if (fstatat(ckpt->dir.fd, ckpt->copied[i], &stat, 0))
+            return k3_fail_sys(err, errno, "%s/%s: stat", ckpt->dir.path, ckpt->copied[i]);
+        k3_text_putf(text, "%s %lld %lld\n", ckpt->copied[i], (long long)stat.st_size,
+                     stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec);
+    }
+    return k3_text_check(text, err);
+}
+
+/* The line of a name in a list, with its LF; NULL where it has none. */
+static const char *find_line(const char *list, const char *name, size_t *bytes)
+{
+    size_t n = strlen(name);
+    for (const char *line = list; *line;) {
+        const char *end = strchr(line, '\n');
+        if (!end)
+            return NULL;
+        *bytes = (size_t)(end + 1 - line);
+        if (!strncmp(line, name, n) && line[n] == ' ')
+            return line;
+        line = end + 1;
+    }
+    return NULL;
+}
+
+static bool is_same_line(const char *before, const char *now, const char *name)
+{
+    size_t a_bytes = 0, b_bytes = 0;
+    const char *a = find_line(before, name, &a_bytes), *b = find_line(now, name, &b_bytes);
+    return a && b && a_bytes == b_bytes && !memcmp(a, b, a_bytes);
+}
+
+/* First file of a finished item that is not the one it was made from; name is empty where all are.
+ */
+static int find_changed(struct k3_job *job, const struct k3_ckpt *ckpt, const char *before,
+                        const char *now, char *name, struct k3_err *err)
+{
+    int rc = 0;
+    name[0] = 0;
+    for (uint32_t item = 0; item < ckpt->plan->item_count && !rc && !name[0]; item++) {
+        struct k3_record record;
+        bool found;
+        rc = k3_job_record(job, item, &record, &found, err);
+        if (rc || !found)
+            continue;
+        const char *changed = NULL;
+        for (uint32_t s = 0; s < record.source_count; s++)
+            if (!is_same_line(before, now, record.sources[s].name))
+                changed = record.sources[s].name;
+        for (uint32_t f = 0; f < record.file_count; f++)
+            if (strcmp(record.files[f].name, K3_HEADERS_NAME) &&
+                !is_same_line(before, now, record.files[f].name))
+                changed = record.files[f].name;
+        if (changed)
+            snprintf(name, K3_NAME_BYTES_MAX + 1, "%s", changed);
+        k3_record_fini(&record);
+    }
+    return rc;
+}
+
+static int publish_sources(struct k3_dir *dir, const struct k3_text *text, struct k3_err *err)
+{
+    char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
+    int rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
+    if (rc)
+        return rc;
+    k3_staged_name(K3_SOURCES_NAME, token, temporary);
+    return k3_file_publish(dir, temporary, K3_SOURCES_NAME, text->data, text->bytes, err);
+}
+
+int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
+{
+    char name[K3_NAME_BYTES_MAX + 1] = "";
+    struct k3_dir *dir = &job->partials[0];
+    struct k3_text now;
+    char *before = NULL;
+    size_t bytes = 0;
+    k3_text_init(&now);
+    int rc = list_sources(ckpt, &now, err);
+    bool is_first = !rc && !k3_file_exists(dir, K3_SOURCES_NAME);
+    if (!rc && !is_first)
+        rc = k3_file_load(dir, K3_SOURCES_NAME, K3_MANIFEST_BYTES_MAX, &before, &bytes, err);
+    bool is_same = before && bytes == now.bytes && !memcmp(before, now.data, bytes);
+    if (!rc && before && !is_same)
+        rc = find_changed(job, ckpt, before, now.data, name, err);
+    if (!rc && name[0])
+        rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                        "%s/%s: not the file (by size and time) that finished parts in %s were "
+                        "made from: resume from that checkpoint, or begin again with --force",
+                        ckpt->dir.path, name, job->outs[0].path);
+    if (!rc && !is_same)
+        rc = publish_sources(dir, &now, err);
+    free(before);
+    k3_text_fini(&now);
+    return rc;
+}
