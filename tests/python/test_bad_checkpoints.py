@@ -651,6 +651,7 @@ def check_changes(tool, suite, room):
     golden = files_of(golden_out)
     for number, (name, change) in enumerate(CHANGES, 1):
         ckpt = Ckpt(mini_ckpt(os.path.join(room, f"ch-{number}")))
+        shutil.copytree(ckpt.path, ckpt.path + "-kept")  # times are kept too
         child = tool.start("convert", ckpt.path, "--out", out, "--tp", "2", "--quiet",
                            "--jobs", "1", shim={"KILL_AT": 200, "KILL_SIGNAL": "STOP"})
         if not wait_stopped(child):
@@ -665,7 +666,7 @@ def check_changes(tool, suite, room):
                     f"source {name} while it is converted: refused, named", result)
         # The checkpoint as it was, at the same place: what was finished is used again.
         shutil.rmtree(ckpt.path)
-        mini_ckpt(ckpt.path)
+        os.rename(ckpt.path + "-kept", ckpt.path)
         result = convert(tool, ckpt.path, out, "--tp", "2")
         suite.check(result.code == 0 and not difference(files_of(out), golden),
                     f"source {name}, then restored: the golden set", result)
