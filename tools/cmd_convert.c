@@ -31,8 +31,10 @@ static int print_json(const struct k3_convert_report *report, struct k3_err *err
     return rc;
 }
 
-static void print_text(const struct k3_convert_report *report, const char *out)
+static void print_text(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
+    const char *out = opts->out.item[0];
+    const uint32_t worker = opts->worker, workers = opts->workers;
     if (report->was_finished) {
         printf("%s is finished already: %u ranks, %s of images\n", out, report->rank_count,
                k3_size_short(report->image_bytes).s);
@@ -40,10 +42,27 @@ static void print_text(const struct k3_convert_report *report, const char *out)
     }
     printf("%s: %u ranks, %u parts, %s of images; %u items converted, %u resumed\n", out,
            report->rank_count, report->part_count, k3_size_short(report->image_bytes).s,
-           report->item_count - report->resumed_count, report->resumed_count);
+           report->done_count, report->resumed_count);
     printf("read %s, wrote %s, read all of it back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
+    if (workers)
+        printf("this was worker %u of %u; when all are done: k3-shard seal --out %s\n", worker,
+               workers, out);
+}
+
+static int check_worker(const struct k3_opts *opts, struct k3_err *err)
+{
+    bool one = k3_opt_is_set(opts, K3_ID_WORKER), many = k3_opt_is_set(opts, K3_ID_WORKERS);
+    if (one != many)
+        return k3_fail(err, K3_EUSAGE, "--worker I and --workers N go together");
+    if (many && opts->worker >= opts->workers)
+        return k3_fail(err, K3_EUSAGE, "--worker %u: of --workers %u the numbers are 0 to %u",
+                       opts->worker, opts->workers, opts->workers - 1);
+    if (many && opts->force)
+        return k3_fail(err, K3_EUSAGE,
+                       "--force would remove what other workers did: remove the directory first");
+    return 0;
 }
 
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
@@ -52,6 +71,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     struct k3_problems problems;
     struct k3_layout layout;
     int rc = k3_layout_from_opts(opts, &layout, err);
+    if (!rc)
+        rc = check_worker(opts, err);
     if (rc)
         return rc;
     k3_problems_init(&problems);
@@ -64,6 +85,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .memory_bytes = opts->memory_bytes,
                                          .out_count = opts->out.count,
                                          .jobs = opts->jobs,
+                                         .worker = opts->worker,
+                                         .workers = opts->workers,
                                          .force = opts->force,
                                          .quiet = opts->quiet};
     rc = k3_convert(&options, &report, &problems, err);
@@ -77,7 +100,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     else if (opts->json)
         rc = print_json(&report, err);
     else
-        print_text(&report, opts->out.item[0]);
+        print_text(&report, opts);
     k3_problems_fini(&problems);
     return rc;
 }

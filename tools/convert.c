@@ -83,8 +83,8 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
 }
 
 /* Items that have no usable record yet. */
-static int list_items(struct k3_convert *convert, struct k3_convert_report *report,
-                      struct k3_err *err)
+static int list_items(struct k3_convert *convert, const struct k3_convert_options *options,
+                      struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
     convert->items = malloc(plan->item_count * sizeof *convert->items);
@@ -93,6 +93,8 @@ static int list_items(struct k3_convert *convert, struct k3_convert_report *repo
     for (uint32_t item = 0; item < plan->item_count; item++) {
         struct k3_record record;
         bool found;
+        if (options->workers && item % options->workers != options->worker)
+            continue;
         int rc = k3_job_record(convert->job, item, &record, &found, err);
         if (rc)
             return rc;
@@ -104,6 +106,7 @@ static int list_items(struct k3_convert *convert, struct k3_convert_report *repo
         }
     }
     report->item_count = plan->item_count;
+    report->done_count = convert->item_count;
     return 0;
 }
 
@@ -244,8 +247,8 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
                      struct k3_convert_report *report, struct k3_err *err)
 {
     uint64_t work_bytes = 0;
-    int rc = list_items(convert, report, err);
-    if (!rc)
+    int rc = list_items(convert, options, report, err);
+    if (!rc && !options->workers) /* of others' files a worker cannot say which are left over */
         rc = clear_leftovers(convert, err);
     if (!rc)
         rc = check_space(convert, &work_bytes, err);
@@ -290,12 +293,12 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
                    struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
-    int rc = k3_job_begin(convert->job, plan, err);
+    int rc = k3_job_begin(convert->job, plan, options->workers > 0, err);
     if (!rc)
         rc = k3_job_check_sources(convert->job, convert->ckpt, err);
     if (!rc)
         rc = run_items(convert, options, report, err);
-    if (!rc)
+    if (!rc && !options->workers)
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);

@@ -36,16 +36,19 @@ struct k3_convert_options {
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
     uint32_t out_count;
     uint32_t jobs; /* workers; 0: one for each core */
+    uint32_t worker,
+        workers; /* workers 0: alone; else items k with k mod workers = worker, no seal */
     bool force, quiet;
 };
 
-#define K3_CONVERT_MEMORY_BYTES (192u << 20) /* leaves room for plan and records below 512 MiB */
+#define K3_CONVERT_MEMORY_BYTES (256u << 20) /* leaves room for plan and records below 512 MiB */
 
 struct k3_convert_report {
     uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
     uint64_t seconds_ns;
     uint64_t image_bytes; /* all ranks */
-    uint32_t rank_count, part_count, item_count, resumed_count;
+    uint32_t rank_count, part_count, item_count;
+    uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
 };

@@ -166,23 +166,25 @@ static int open_partials(struct k3_job *job, bool create, struct k3_err *err)
     return 0;
 }
 
-/* One conversion at a time in a directory.  Again on a lock we have: no change. */
-static int lock(struct k3_job *job, uint32_t dir, struct k3_err *err)
+/* One conversion at a time in a directory, or any number of its workers.  Again on a lock we have:
+ * it is changed. */
+static int lock(struct k3_job *job, uint32_t dir, bool shared, struct k3_err *err)
 {
     /* A lock the file system does not have is no reason to stop: unique names keep two runs apart.
      */
-    if (flock(job->partials[dir].fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    if (flock(job->partials[dir].fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) &&
+        errno == EWOULDBLOCK)
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s: another conversion is running here: wait for it, or stop it",
                        job->outs[dir].path);
     return 0;
 }
 
-static int lock_all(struct k3_job *job, struct k3_err *err)
+static int lock_all(struct k3_job *job, bool shared, struct k3_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < job->dir_count && !rc; i++)
-        rc = lock(job, i, err);
+        rc = lock(job, i, shared, err);
     return rc;
 }
 
@@ -202,13 +204,13 @@ static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struc
                    job->outs[0].path);
 }
 
-int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
+int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err)
 {
     char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
     memcpy(job->plan_digest, plan->digest, K3_DIGEST_BYTES);
     int rc = open_partials(job, true, err);
     if (!rc)
-        rc = lock_all(job, err);
+        rc = lock_all(job, shared, err);
     if (!rc)
         rc = check_unchanged(job, plan, err);
     if (rc || k3_file_exists(&job->partials[0], K3_PLAN_NAME))
@@ -230,7 +232,7 @@ int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, stru
                        job->outs[0].path);
     int rc = open_partials(job, false, err);
     if (!rc)
-        rc = lock_all(job, err);
+        rc = lock_all(job, false, err);
     if (!rc && !k3_file_exists(&job->partials[0], K3_PLAN_NAME))
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s: the unfinished conversion has no plan yet: run convert",
@@ -274,7 +276,7 @@ int k3_job_clear_partial(struct k3_job *job, struct k3_err *err)
         if (job->partials[i].fd < 0)
             rc = k3_dir_open_at(&job->outs[i], K3_PARTIAL_NAME, false, &job->partials[i], err);
         if (!rc)
-            rc = lock(job, i, err);
+            rc = lock(job, i, false, err);
         if (!rc)
             rc = clear_dir(&job->partials[i], err);
         if (rc)

@@ -55,9 +55,9 @@ int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, st
  * times)?  The plan knows only their headers.  K3_EUNSUPPORTED naming the first that is not. */
 int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
 
-/* Open .k3-partial of each directory (create), take the lock of the first, write plan.json where it
- * is missing. K3_EUNSUPPORTED when another conversion runs here. */
-int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err);
+/* Open .k3-partial of each directory (create), take their locks (shared: beside other workers), write
+ * plan.json where it is missing.  K3_EUNSUPPORTED when another conversion runs here. */
+int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err);
 
 /* Open existing .k3-partial directories and read plan.json (malloc). */
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);

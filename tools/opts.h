@@ -43,6 +43,8 @@ enum k3_opt_id {
     K3_ID_MEMORY,
     K3_ID_REVISION,
     K3_ID_FORCE,
+    K3_ID_WORKER,
+    K3_ID_WORKERS,
     K3_ID_RANKS,
     K3_ID_CHECK_QUICK,
     K3_ID_AGAINST,
@@ -107,6 +109,8 @@ struct k3_opts {
     uint64_t memory_bytes;
     const char *revision;
     bool force;
+    uint32_t worker;  /* this one of ... */
+    uint32_t workers; /* ... so many; 0: not spread, the run seals */
 
     struct k3_uints ranks; /* empty: all */
     bool check_quick;      /* verify --quick (the common --quiet is another) */

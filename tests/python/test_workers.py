@@ -1,0 +1,100 @@
+"""A conversion spread over workers: the same files as one run, whatever happens to the workers.
+
+Usage: test_workers.py (K3 and K3_BUILD in the environment).  Five workers, one of them killed and
+run again, one run twice at the same time, then seal; a seal that comes too early; workers of other
+parameters, of another tool build; a plain run over what workers left.
+"""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import k3ref  # noqa: E402  canonical JSON of a record
+from k3test import Suite, difference, end_of, files_of, mini_ckpt  # noqa: E402
+from k3test import parser, scratch, tool_of  # noqa: E402
+
+LAYOUT = ["--tp", "2"]
+
+
+def worker(tool, ckpt, out, number, count, **more):
+    return tool.run("convert", ckpt, "--out", out, *LAYOUT, "--quiet", "--worker", str(number),
+                    "--workers", str(count), **more)
+
+
+def check_five(tool, suite, room, ckpt, golden):
+    out = os.path.join(room, "five")
+    early = worker(tool, ckpt, out, 0, 5)
+    suite.check(early.code == 0 and "seal" in early.out, "a worker says what comes next", early)
+    sealed = tool.run("seal", "--out", out)
+    suite.check(sealed.code == 4 and "rank 0 part 1" in sealed.err,
+                "a seal that comes too early lists what is missing, exit 4", sealed)
+    killed = worker(tool, ckpt, out, 1, 5, shim={"KILL_AT": 12})
+    suite.check(killed.code != 0, "worker 1 is killed", killed)
+    twice = [tool.start("convert", ckpt, "--out", out, *LAYOUT, "--quiet", "--worker", "2",
+                        "--workers", "5") for _ in range(2)]
+    others = [tool.start("convert", ckpt, "--out", out, *LAYOUT, "--quiet", "--worker", n,
+                         "--workers", "5") for n in ("3", "4")]
+    for child in twice + others:
+        result = end_of(child)
+        suite.check(result.code == 0, "a worker beside others ends well", result)
+    suite.check(not os.path.exists(os.path.join(out, "k3-shards.json")), "no worker seals")
+    again = worker(tool, ckpt, out, 1, 5)
+    suite.check(again.code == 0, "the killed worker, run again", again)
+    sealed = tool.run("seal", "--out", out)
+    suite.check(sealed.code == 0 and not difference(files_of(out), golden),
+                "sealed: the files of a single run", sealed)
+    sealed = tool.run("seal", "--out", out)
+    suite.check(sealed.code == 0 and "already" in sealed.out, "sealing twice is fine", sealed)
+    late = worker(tool, ckpt, out, 3, 5)
+    suite.check(late.code == 0 and "finished already" in late.out, "a worker that comes late", late)
+
+
+def check_refusals(tool, suite, room, ckpt, golden):
+    out = os.path.join(room, "other")
+    for args, code in ((["--worker", "1"], 2), (["--workers", "2"], 2),
+                       (["--worker", "2", "--workers", "2"], 2),
+                       (["--worker", "0", "--workers", "2", "--force"], 2)):
+        result = tool.run("convert", ckpt, "--out", out, *LAYOUT, *args)
+        suite.check(result.code == code, " ".join(args) + f": exit {code}", result)
+    worker(tool, ckpt, out, 0, 2)
+    result = tool.run("convert", ckpt, "--out", out, "--tp", "4", "--worker", "1", "--workers", "2")
+    suite.check(result.code == 4, "a worker of another layout is refused", result)
+    records = [n for n in os.listdir(os.path.join(out, ".k3-partial")) if n.endswith(".record")]
+    suite.check(len(records) == 3, f"worker 0 of 2 left records of its items: {records}")
+    path = os.path.join(out, ".k3-partial", records[0])
+    with open(path, "rb") as f:
+        data = f.read()
+    end = data.index(b"\n") + 1
+    head = k3ref.check_sealed_json(data[:end])
+    head["tool"] += ".other"
+    with open(path, "wb") as f:
+        f.write(k3ref.seal_json(head) + data[end:])
+    for command in (["convert", ckpt, "--out", out, *LAYOUT], ["seal", "--out", out]):
+        result = tool.run(*command)
+        suite.check(result.code == 4 and head["tool"] in result.err,
+                    command[0] + ": a record of another build is refused, both named", result)
+    with open(path, "wb") as f:
+        f.write(data)
+    result = tool.run("convert", ckpt, "--out", out, *LAYOUT)
+    suite.check(result.code == 0 and not difference(files_of(out), golden),
+                "a plain run finishes what workers began", result)
+
+
+def main():
+    tool, suite = tool_of_args(), Suite()
+    with scratch() as room:
+        ckpt = mini_ckpt(os.path.join(room, "ckpt"))
+        single = os.path.join(room, "single")
+        result = tool.run("convert", ckpt, "--out", single, *LAYOUT)
+        suite.check(result.code == 0, "a single run", result)
+        golden = files_of(single)
+        check_five(tool, suite, room, ckpt, golden)
+        check_refusals(tool, suite, room, ckpt, golden)
+    return suite.finish()
+
+
+def tool_of_args():
+    return tool_of(parser("a conversion spread over workers").parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
