@@ -20,7 +20,7 @@ WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
 COMMANDS := plan convert seal verify inspect export load synth
 FEATURES :=
-LIBS     := -lcjson -lzstd -lcrypto -lpthread
+LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread
 LIBS_TEST := -lcmocka
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prototypes \
@@ -202,7 +202,13 @@ install: all
 	$(Q)if [ -n "$(LIB_SO)" ]; then \
 	    install -Dm755 $(LIB_SO) $(DESTDIR)$(LIBDIR)/libk3load.so.0 && \
 	    ln -sf libk3load.so.0 $(DESTDIR)$(LIBDIR)/libk3load.so && \
-	    install -Dm644 loader/k3_load.h $(DESTDIR)$(INCLUDEDIR)/k3_load.h; fi
+	    install -Dm644 -t $(DESTDIR)$(INCLUDEDIR) loader/k3_load.h formats/k3_err.h; fi
+	$(Q)mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
+	    'Name: k3load' 'Description: shard sets of Kimi K3 into memory, every byte proved' \
+	    'Version: $(VERSION)' 'Libs: -L$${libdir} -lk3load' \
+	    'Libs.private: $(LIBS)' 'Cflags: -I$${includedir}' \
+	    > $(DESTDIR)$(LIBDIR)/pkgconfig/k3load.pc
 	$(Q)mkdir -p $(OUT)/man $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
 	$(Q)$(PROGRAM) man > $(OUT)/man/k3-shard.1
 	$(Q)set -e; for c in $(PAGES); do $(PROGRAM) man $$c > $(OUT)/man/k3-shard-$$c.1; done
@@ -212,7 +218,8 @@ install: all
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/k3-shard $(DESTDIR)$(LIBDIR)/libk3load.* \
-	    $(DESTDIR)$(INCLUDEDIR)/k3_load.h $(DESTDIR)$(BASHDIR)/k3-shard \
+	    $(DESTDIR)$(INCLUDEDIR)/k3_load.h $(DESTDIR)$(INCLUDEDIR)/k3_err.h \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/k3load.pc $(DESTDIR)$(BASHDIR)/k3-shard \
 	    $(DESTDIR)$(ZSHDIR)/_k3-shard $(DESTDIR)$(MANDIR)/man1/k3-shard.1 \
 	    $(addprefix $(DESTDIR)$(MANDIR)/man1/k3-shard-,$(addsuffix .1,$(PAGES)))
 

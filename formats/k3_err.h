@@ -8,6 +8,10 @@
 #include <stdarg.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum k3_rc {
     K3_OK = 0,
     K3_EUSAGE = -1,   /* the caller asked in a wrong form (exit 2) */
@@ -75,5 +79,9 @@ void k3_problems_fini(struct k3_problems *problems);
 
 /* Add one sentence.  Never fails: a text that finds no memory is only counted. */
 void k3_problems_add(struct k3_problems *problems, const char *format, ...) K3_PRINTF(2, 3);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

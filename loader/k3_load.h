@@ -12,6 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define K3_LOAD_ABI 0 /* soname libk3load.so.0 */
 
 struct k3_load;
@@ -27,7 +31,7 @@ struct k3_load_options {
     const uint32_t *ranks; /* ranks to load; NULL: all of the set; borrowed during open */
     uint32_t rank_count;
     const char *device;     /* "host" (default) */
-    const char *io;         /* "auto" (default) or "pread" */
+    const char *io;         /* "auto" (default), "uring" or "pread"; k3_load_open says more */
     uint64_t staging_bytes; /* bytes in flight at most; 0: 64 MiB */
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
@@ -54,11 +58,16 @@ struct k3_load_report {
     double open_seconds;     /* manifest, headers, memory */
     const char *io, *device; /* what ran; borrowed */
     const char *fallbacks;   /* sentences, one a line; "" when there was none; borrowed */
+    int direct;              /* 1: read past the page cache */
 };
 
-/* Manifest, units files, part headers (all checked), memory.  Fails: K3_EIO, K3_ECORRUPT (exit 3),
- * K3_EUNSUPPORTED (a route that is not there; exit 4), K3_ENOMEM, K3_EUSAGE.  On failure *out is
- * NULL.  The caller owns *out. */
+/* Manifest, units files, part headers (all checked), memory, route.
+ * io "auto": parts that timed sample reads find in memory come by pread through the page cache;
+ * others past it by io_uring, else by threads, else through it; what was refused is a line of the
+ * report.  "pread": threads, past the cache or through it by the same sample.  "uring": io_uring
+ * past the cache, or K3_EUNSUPPORTED.  Fails: K3_EIO, K3_ECORRUPT (exit 3), K3_EUNSUPPORTED (a
+ * route that is not there; exit 4), K3_ENOMEM, K3_EUSAGE.  On failure *out is NULL.  The caller
+ * owns *out. */
 int k3_load_open(const struct k3_load_options *options, struct k3_load **out, struct k3_err *err);
 
 /* Read and check everything.  Blocking.  Fails: K3_EIO, K3_ECORRUPT naming file, unit and offset,
@@ -89,5 +98,9 @@ void k3_load_get_report(const struct k3_load *load, struct k3_load_report *repor
 
 /* Release everything, memory included.  NULL is fine. */
 void k3_load_close(struct k3_load *load);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

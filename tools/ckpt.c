@@ -194,11 +194,34 @@ static int read_config(const char *text, size_t bytes, struct k3_config *config,
     return rc;
 }
 
+/* Repository and revision as a set records them. */
+static int take_origin(struct k3_plan *plan, const struct k3_set *set, struct k3_err *err)
+{
+    struct k3_doc *root = NULL;
+    int rc = k3_doc_decode(K3_MANIFEST_NAME, set->manifest.plan_text, set->manifest.plan_bytes,
+                           &root, err);
+    if (rc)
+        return rc;
+    const struct k3_doc *repository = k3_doc_find(root, "repository"),
+                        *revision = k3_doc_find(root, "revision");
+    const char *repository_text = repository ? k3_doc_string(repository) : NULL;
+    const char *revision_text = revision ? k3_doc_string(revision) : NULL;
+    free(plan->repository);
+    free(plan->revision);
+    plan->repository = strdup(repository_text ? repository_text : "");
+    plan->revision = strdup(revision_text ? revision_text : "");
+    k3_doc_free(root);
+    return plan->repository && plan->revision ? 0
+                                              : k3_fail(err, K3_ENOMEM, "no memory for the plan");
+}
+
 /* "…/models--ORG--NAME/snapshots/REVISION" is a snapshot of the hub's cache: it knows where it came
  * from. */
 static int read_origin(const struct k3_ckpt_options *options, struct k3_plan *plan,
                        struct k3_err *err)
 {
+    if (options->of_set)
+        return take_origin(plan, options->of_set, err);
     char *real = realpath(options->path, NULL);
     char *snapshots = real ? strstr(real, "/snapshots/") : NULL;
     char *models = NULL;
@@ -292,6 +315,11 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     struct k3_layout layout;
     char *text = NULL;
     size_t bytes = 0;
+    if (k3_file_exists(&ckpt->dir, K3_MANIFEST_NAME))
+        return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
+                          "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint; give the "
+                          "folder of the published files, or export the set first",
+                          options->path);
     if (!k3_file_exists(&ckpt->dir, K3_CONFIG_NAME))
         return k3_fail_at(
             err, K3_EFORMAT, K3_CONFIG_NAME, -1,
@@ -411,7 +439,6 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
                         struct k3_problems *problems, struct k3_err *err)
 {
     const struct k3_header_entry *entry = ckpt->headers.entries;
-    struct k3_doc *root = NULL;
     int rc = k3_plan_open(&set->config, &set->layout, &ckpt->plan, err);
     if (rc)
         return rc;
@@ -422,23 +449,12 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
         rc = add_entry(ckpt, set, i, sha, problems, err);
     if (!rc)
         rc = k3_plan_add_index(plan, K3_INDEX_NAME, entry[1].data, entry[1].bytes, problems, err);
-    if (!rc)
-        rc = k3_doc_decode(K3_MANIFEST_NAME, set->manifest.plan_text, set->manifest.plan_bytes,
-                           &root, err);
     if (rc)
         return rc;
     k3_plan_check(plan, problems);
-    const struct k3_doc *repository = k3_doc_find(root, "repository"),
-                        *revision = k3_doc_find(root, "revision");
-    const char *repository_text = repository ? k3_doc_string(repository) : NULL;
-    const char *revision_text = revision ? k3_doc_string(revision) : NULL;
-    free(plan->repository);
-    free(plan->revision);
-    plan->repository = strdup(repository_text ? repository_text : "");
-    plan->revision = strdup(revision_text ? revision_text : "");
-    k3_doc_free(root);
-    if (!plan->repository || !plan->revision)
-        return k3_fail(err, K3_ENOMEM, "no memory for the plan");
+    rc = take_origin(plan, set, err);
+    if (rc)
+        return rc;
     return k3_plan_finish(plan, err);
 }
 

@@ -30,6 +30,7 @@ struct k3_ckpt_options {
     const char *path;
     const struct k3_layout *layout; /* unresolved; NULL: tp 1, for judging the checkpoint alone */
     const char *revision;           /* NULL: from the path of a Hugging Face snapshot, else "" */
+    const struct k3_set *of_set;    /* repository and revision are this set's; NULL: see above */
 };
 
 /* Open and judge.  Everything wrong with the checkpoint goes to problems, and the result is

@@ -22,8 +22,9 @@ static const struct {
     const char *name;
     uint64_t bytes;
 } gpus[] = {
-    {"H100 80GB", 80ull << 30},     {"H200 141GB", 141000000000}, {"B200 180GB", 180000000000},
-    {"MI300X 192GB", 192ull << 30}, {"B300 288GB", 288000000000}, {"MI355X 288GB", 288ull << 30},
+    {"H100 80 GiB", 80ull << 30},  {"H200 141 GB", 141000000000},
+    {"B200 180 GB", 180000000000}, {"MI300X 192 GiB", 192ull << 30},
+    {"B300 288 GB", 288000000000}, {"MI355X 288 GiB", 288ull << 30},
 };
 
 struct plan_view {
@@ -98,11 +99,14 @@ static void print_roles(const struct plan_view *view)
     for (uint32_t r = 0; r < view->world; r++)
         for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
             sum[role] += view->ranks[r].role_bytes[role];
-    printf("\nby role, all ranks:");
+    printf("\nby role, all ranks");
+    const char *separator = ": ";
     for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
-        if (sum[role])
-            printf(" %s %s%s", k3_role_name(role), k3_size_short(sum[role]).s,
-                   role + 1 < K3_ROLE_COUNT ? "," : "\n");
+        if (sum[role]) {
+            printf("%s%s %s", separator, k3_role_name(role), k3_size_short(sum[role]).s);
+            separator = ", ";
+        }
+    printf("\n");
 }
 
 /* Which tp sizes divide with the other options as they are. */
@@ -131,6 +135,19 @@ static void print_engines(const struct plan_view *view)
            k3_size_short(experts / columns * 256).s, k3_size_short(experts).s);
 }
 
+static void print_gpus(uint64_t largest)
+{
+    bool any = false;
+    printf("GPUs whose memory holds it (before what the engine itself needs): ");
+    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
+        if (gpus[i].bytes < largest)
+            continue;
+        printf("%s%s", any ? ", " : "", gpus[i].name);
+        any = true;
+    }
+    printf("%s\n", any ? "" : "none known here");
+}
+
 static void print_text(const struct plan_view *view, const struct k3_opts *opts)
 {
     const struct k3_plan *plan = view->plan;
@@ -148,11 +165,7 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
     print_roles(view);
     printf("largest image: rank %u, %s; budget %s: %s\n", rank, k3_size_text(largest).s,
            k3_size_text(opts->budget_bytes).s, view->fits ? "fits" : "does not fit");
-    printf("GPUs whose memory holds it:");
-    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++)
-        if (gpus[i].bytes >= largest)
-            printf(" %s,", gpus[i].name);
-    printf(" before what the engine itself needs\n");
+    print_gpus(largest);
     print_engines(view);
     print_sizes(view);
     uint64_t part_count = 0;
@@ -227,7 +240,7 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
     struct plan_view view = {0};
     k3_problems_init(&problems);
     int rc = k3_layout_from_opts(opts, &layout, err);
-    struct k3_ckpt_options options = {opts->args.item[0], &layout, NULL};
+    struct k3_ckpt_options options = {.path = opts->args.item[0], .layout = &layout};
     if (!rc)
         rc = k3_ckpt_open(&options, &ckpt, &problems, err);
     if (rc) {

@@ -31,22 +31,50 @@
 
 /* ---- before anything is written ---- */
 
-/* Output in the checkpoint's own folder would mix the two for ever. */
-static int check_apart(const struct k3_ckpt *ckpt, const struct k3_job *job, struct k3_err *err)
+/* Real path of a directory that may not be there yet (its parent is); malloc, NULL with errno. */
+static char *real_path(const char *path)
 {
-    struct stat in, out;
-    if (fstat(ckpt->dir.fd, &in))
-        return k3_fail_sys(err, errno, "%s: stat", ckpt->dir.path);
-    for (uint32_t d = 0; d < job->dir_count; d++) {
-        if (fstat(job->outs[d].fd, &out))
-            return k3_fail_sys(err, errno, "%s: stat", job->outs[d].path);
-        if (in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            return k3_fail(err, K3_EUNSUPPORTED,
-                           "--out %s is the checkpoint itself: sources are never written "
-                           "beside; give another directory",
-                           job->outs[d].path);
+    char *real = realpath(path, NULL);
+    if (real || errno != ENOENT)
+        return real;
+    char *copy = strdup(path), *joined = NULL;
+    size_t n = copy ? strlen(copy) : 0;
+    while (n > 1 && copy[n - 1] == '/')
+        copy[--n] = 0;
+    char *slash = copy ? strrchr(copy, '/') : NULL;
+    const char *name = slash ? slash + 1 : copy;
+    char *parent = copy ? realpath(slash == copy ? "/"
+                                   : slash       ? (*slash = 0, copy)
+                                                 : ".",
+                                   NULL)
+                        : NULL;
+    if (parent && asprintf(&joined, "%s/%s", parent, name) < 0)
+        joined = NULL;
+    free(parent);
+    free(copy);
+    return joined;
+}
+
+/* Output in the checkpoint's own folder, or below it, would mix the two for ever. */
+static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_options *options,
+                       struct k3_err *err)
+{
+    int rc = 0;
+    char *in = realpath(ckpt->dir.path, NULL);
+    size_t n = in ? strlen(in) : 0;
+    for (uint32_t d = 0; d < options->out_count && !rc; d++) {
+        char *out = real_path(options->outs[d]);
+        if (!in)
+            rc = k3_fail_sys(err, errno, "%s: realpath", ckpt->dir.path);
+        else if (out && !strncmp(in, out, n) && (out[n] == '/' || !out[n]))
+            rc = k3_fail(err, K3_EUNSUPPORTED,
+                         "--out %s is the checkpoint's own folder or lies in it: nothing is ever "
+                         "written there; give another directory",
+                         options->outs[d]);
+        free(out); /* NULL: opening it says why */
     }
-    return 0;
+    free(in);
+    return rc;
 }
 
 /* Settle what the directories hold: *finished when there is nothing to do. */
@@ -73,10 +101,13 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                        "%s holds %s: give another --out, or replace it with --force",
                        job->outs[0].path, found);
     if (options->force) {
-        rc = k3_job_clear_partial(job, err); /* first: it refuses where another conversion runs */
+        rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
+        if (!rc) /* before the set: it refuses where another conversion runs */
+            rc = k3_job_clear_partial(job, err);
         return rc ? rc : k3_job_clear_set(job, err);
     }
-    rc = k3_job_check_foreign(job, &plan->config, &plan->layout, state == K3_JOB_NEW, err);
+    rc = k3_job_check_foreign(job, &plan->config, &plan->layout,
+                              state == K3_JOB_NEW ? K3_FOREIGN_NEW : K3_FOREIGN_RESUME, err);
     if (!rc && state == K3_JOB_NEW)
         rc = k3_job_check_copied(job, ckpt, err);
     return rc;
@@ -240,7 +271,10 @@ static void close_workers(struct k3_convert *convert)
 static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
-    return k3_convert_item(convert, worker, convert->items[task], err);
+    int rc = k3_convert_item(convert, worker, convert->items[task], err);
+    if (!rc)
+        atomic_fetch_add(&convert->finished_count, 1);
+    return rc;
 }
 
 static int run_items(struct k3_convert *convert, const struct k3_convert_options *options,
@@ -250,8 +284,11 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     int rc = list_items(convert, options, report, err);
     if (!rc && !options->workers) /* of others' files a worker cannot say which are left over */
         rc = clear_leftovers(convert, err);
-    if (!rc)
+    if (!rc) {
         rc = check_space(convert, &work_bytes, err);
+        if (rc && !report->resumed_count && !options->workers)
+            k3_job_clear_partial(convert->job, NULL); /* nothing in it that is worth keeping */
+    }
     if (!rc)
         rc = open_workers(convert, options, err);
     if (rc)
@@ -268,9 +305,11 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     rc = k3_workers_run(&work, &inner);
     report->seconds_ns = k3_progress_end(&convert->progress);
     if (rc == K3_ECANCELED)
-        return k3_fail(
-            err, rc,
-            "stopped on request; what is finished is kept: run the same command again to resume");
+        return k3_fail(err, rc,
+                       "stopped on request; %u of %u items are finished and kept: run the same "
+                       "command again to resume",
+                       report->resumed_count + atomic_load(&convert->finished_count),
+                       report->resumed_count + convert->item_count);
     if (rc)
         *err = inner;
     return rc;
@@ -308,7 +347,8 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
 int k3_convert(const struct k3_convert_options *options, struct k3_convert_report *report,
                struct k3_problems *problems, struct k3_err *err)
 {
-    struct k3_ckpt_options ckpt_options = {options->ckpt_path, options->layout, options->revision};
+    struct k3_ckpt_options ckpt_options = {
+        .path = options->ckpt_path, .layout = options->layout, .revision = options->revision};
     struct k3_convert convert;
     struct k3_ckpt *ckpt = NULL;
     struct k3_job job;
@@ -319,9 +359,9 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         rc = k3_check_budget(&ckpt->plan->config, &ckpt->plan->layout, options->budget_bytes, err);
     if (!rc)
-        rc = k3_job_open(options->outs, options->out_count, true, &job, err);
+        rc = check_apart(ckpt, options, err);
     if (!rc)
-        rc = check_apart(ckpt, &job, err);
+        rc = k3_job_open(options->outs, options->out_count, true, &job, err);
     if (!rc)
         rc = settle(options, &job, ckpt, &report->was_finished, err);
     if (!rc)

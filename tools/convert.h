@@ -17,6 +17,7 @@ struct k3_convert {
     size_t chunk_bytes;                /* read, gather and read-back size; multiple of UNIT */
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
+    _Atomic uint32_t finished_count; /* items of this run */
 };
 
 /* What one worker owns: its buffers. */

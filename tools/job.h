@@ -55,8 +55,8 @@ int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, st
  * times)?  The plan knows only their headers.  K3_EUNSUPPORTED naming the first that is not. */
 int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
 
-/* Open .k3-partial of each directory (create), take their locks (shared: beside other workers), write
- * plan.json where it is missing.  K3_EUNSUPPORTED when another conversion runs here. */
+/* Open .k3-partial of each directory (create), take their locks (shared: beside other workers),
+ * write plan.json where it is missing.  K3_EUNSUPPORTED when another conversion runs here. */
 int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err);
 
 /* Open existing .k3-partial directories and read plan.json (malloc). */
@@ -80,10 +80,15 @@ void k3_staged_name(const char *name, const char *token, char *staged);
 int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,
                   struct k3_err *err);
 
-/* A *.safetensors or *.units in the directories that this plan does not write, or (is_new) that it
- * cannot have written yet, so that they are another set's: K3_EUNSUPPORTED naming it. */
+/* Files of the directories that are in the way of this plan: K3_EUNSUPPORTED naming the first. */
+enum k3_job_foreign {
+    K3_FOREIGN_NEW,    /* nothing of this plan is there yet: no part or units file may be */
+    K3_FOREIGN_RESUME, /* parts of this plan may be, where they belong */
+    K3_FOREIGN_FORCE   /* parts and units files of any set will be removed */
+};
 int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
-                         const struct k3_layout *layout, bool is_new, struct k3_err *err);
+                         const struct k3_layout *layout, enum k3_job_foreign mode,
+                         struct k3_err *err);
 
 /* Publish the set from its records; the parts it must have follow from the plan text.
  * Fails: K3_EUNSUPPORTED listing what is missing (exit 4); K3_ECORRUPT, K3_EIO, K3_ENOMEM. */

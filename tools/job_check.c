@@ -15,33 +15,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_ours(const struct k3_job *job, uint32_t dir, const char *name,
-                    const struct k3_config *config, const struct k3_layout *layout)
+/* Why a name is in the way, as the end of a sentence; NULL: it is not. */
+static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char *name,
+                              const struct k3_config *config, const struct k3_layout *layout,
+                              enum k3_job_foreign mode)
 {
-    uint32_t rank, part, world = k3_layout_world(layout);
-    if (k3_part_name_decode(name, &rank, &part))
-        return rank < world && part < k3_config_part_count(config) &&
-               k3_layout_has_part(config, layout, rank, part) &&
-               k3_job_dir_of(job, rank, part) == dir;
-    return k3_units_name_decode(name, &rank) && rank < world && dir == 0;
+    uint32_t rank, part, world = k3_layout_world(layout), home = 0;
+    bool is_part = k3_part_name_decode(name, &rank, &part);
+    if (!is_part && !k3_units_name_decode(name, &rank)) {
+        if (k3_name_ends(name, ".safetensors") || k3_name_ends(name, ".units"))
+            return "not a file of a shard set (is this a checkpoint?): give an empty --out, or "
+                   "move "
+                   "it away";
+        return NULL;
+    }
+    if (mode == K3_FOREIGN_FORCE)
+        return NULL; /* will be removed */
+    bool ours = rank < world;
+    if (ours && is_part) {
+        ours = part < k3_config_part_count(config) &&
+               k3_layout_has_part(config, layout, rank, part);
+        home = k3_job_dir_of(job, rank, part);
+    }
+    if (ours && mode == K3_FOREIGN_RESUME)
+        return home == dir ? NULL
+                           : "lies in another directory than it should: give the --out directories "
+                             "in the order of the first run";
+    return "belongs to another conversion: give an empty --out, or replace what is there with "
+           "--force";
 }
 
 int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
-                         const struct k3_layout *layout, bool is_new, struct k3_err *err)
+                         const struct k3_layout *layout, enum k3_job_foreign mode,
+                         struct k3_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
         char **names = NULL;
         uint32_t count = 0;
         rc = k3_dir_list(&job->outs[i], &names, &count, err);
-        for (uint32_t n = 0; n < count && !rc; n++)
-            if ((k3_name_ends(names[n], ".safetensors") || k3_name_ends(names[n], ".units")) &&
-                (is_new || !is_ours(job, i, names[n], config, layout)))
-                rc = k3_fail_at(err, K3_EUNSUPPORTED, names[n], -1,
-                                "%s/%s: a file that does not belong to this conversion: give an "
-                                "empty --out, or "
-                                "remove it with --force",
-                                job->outs[i].path, names[n]);
+        for (uint32_t n = 0; n < count && !rc; n++) {
+            const char *why = in_the_way(job, i, names[n], config, layout, mode);
+            if (why)
+                rc = k3_fail_at(err, K3_EUNSUPPORTED, names[n], -1, "%s/%s: %s", job->outs[i].path,
+                                names[n], why);
+        }
         k3_names_free(names, count);
     }
     return rc;

@@ -385,7 +385,7 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct
     seal.job = job;
     int rc = decode_plan(&seal, plan_text, plan_bytes, err);
     if (!rc)
-        rc = k3_job_check_foreign(job, &seal.config, &seal.layout, false, err);
+        rc = k3_job_check_foreign(job, &seal.config, &seal.layout, K3_FOREIGN_RESUME, err);
     if (!rc)
         rc = read_records(&seal, err);
     if (!rc)

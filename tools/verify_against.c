@@ -445,7 +445,8 @@ out:
 
 int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
 {
-    struct k3_ckpt_options options = {.path = verify->against, .layout = &set->layout};
+    struct k3_ckpt_options options = {
+        .path = verify->against, .layout = &set->layout, .of_set = set};
     struct k3_ckpt *ckpt = NULL;
     struct k3_err inner;
     bool same = false;

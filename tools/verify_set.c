@@ -381,6 +381,13 @@ int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t c
     struct k3_set *set = NULL;
     struct k3_err inner;
     k3_err_init(&inner);
+    if (verify->against) { /* a path that is not there is said before anything is read */
+        struct k3_dir dir;
+        int missing = k3_dir_open(verify->against, false, &dir, err);
+        if (missing)
+            return missing;
+        k3_dir_close(&dir);
+    }
     int rc = k3_set_open(paths, count, &set, &inner);
     if (rc) {
         k3_text_putf(&verify->subject, "shard set %s", paths[0]);
