@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define TOTAL_BYTES_MAX (1ull << 53) /* integers of canonical JSON; 5,000 times K3 */
 #define VALUE_MAX                                                                                  \
     (1ull << 24) /* 100 times K3's largest value; products of two and a rank count fit 64 bits */
 
@@ -33,7 +34,9 @@ static void derive(uint64_t *v)
     v[K3_V_MOE_PACKED] = v[K3_V_MOE_WIDTH] / 2;
     v[K3_V_MOE_SCALES] = v[K3_V_MOE_WIDTH] / 32;
     v[K3_V_VT_QKV_ROWS] = 3 * v[K3_V_VT_QKV];
-    v[K3_V_MM_WIDTH] = v[K3_V_MM_HIDDEN] * v[K3_V_MERGE_HEIGHT] * v[K3_V_MERGE_WIDTH];
+    uint64_t merged = v[K3_V_MERGE_HEIGHT] * v[K3_V_MERGE_WIDTH];
+    if (!k3_mul_fits(v[K3_V_MM_HIDDEN], merged, &v[K3_V_MM_WIDTH]))
+        v[K3_V_MM_WIDTH] = 0; /* refused by check_sizes */
     v[K3_V_ONE] = 1;
     v[K3_V_THREE] = 3;
 }
@@ -160,6 +163,28 @@ static void check_values(const struct k3_config *config, struct k3_problems *pro
         k3_problems_add(problems, "config.json: first_k_dense_replace is beyond the last layer");
 }
 
+/* The bytes of every tensor and of all of them together fit: later sums and products cannot wrap.
+ */
+static void check_sizes(const struct k3_config *config, struct k3_problems *problems)
+{
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint64_t bits = k3_dtype_bits(rule->dtype), count = k3_rule_repeat_count(config, rule);
+        bool fits = k3_mul_fits(count, config->layer_count + 1u, &count);
+        for (unsigned d = 0; d < rule->dim_count; d++)
+            fits = fits && config->value[rule->dim[d]] &&
+                   k3_mul_fits(bits, config->value[rule->dim[d]], &bits);
+        fits = fits && k3_mul_fits(bits, count, &bits) && k3_add_fits(total, bits / 8, &total) &&
+               total < TOTAL_BYTES_MAX;
+        if (!fits) {
+            k3_problems_add(problems, "config.json: the shape of %s does not fit any machine",
+                            rule->name);
+            return;
+        }
+    }
+}
+
 static int decode(const struct k3_doc *object, find_fn find, struct k3_config *out,
                   struct k3_problems *problems, struct k3_err *err)
 {
@@ -168,11 +193,14 @@ static int decode(const struct k3_doc *object, find_fn find, struct k3_config *o
     read_layers(object, find, out, problems);
     if (problems->count == before)
         check_values(out, problems);
+    if (problems->count == before) {
+        derive(out->value);
+        check_sizes(out, problems);
+    }
     if (problems->count != before)
         return k3_fail(err, K3_EFORMAT, "config.json does not fit the rules of %s: %llu problem%s",
                        out->model->architecture, (unsigned long long)(problems->count - before),
                        problems->count - before == 1 ? "" : "s");
-    derive(out->value);
     return 0;
 }
 

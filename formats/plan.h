@@ -88,6 +88,12 @@ void k3_plan_check(struct k3_plan *plan, struct k3_problems *problems);
 /* Items, plan text and digest.  Fails: K3_ENOMEM. */
 int k3_plan_finish(struct k3_plan *plan, struct k3_err *err);
 
+/* A plan from its text alone, strict: what it re-emits must be the text.  It knows configuration,
+ * layout, source files and digest, which is all that parts and their headers need, but of no tensor
+ * where it lies in the checkpoint.  Fails: K3_EFORMAT, K3_EUNSUPPORTED (architecture), K3_ENOMEM.
+ */
+int k3_plan_decode(const char *text, size_t bytes, struct k3_plan **out, struct k3_err *err);
+
 /* ---- sizes of a rank, from the rules alone (no tensor is walked) ---- */
 struct k3_rank_sizes {
     uint64_t image_bytes;      /* data sections with all pads */

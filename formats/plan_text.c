@@ -4,6 +4,8 @@
  * Errors: K3_ENOMEM, K3_EFORMAT (a name the text cannot carry).
  * Invariant: items are the connected sets of files and parts, whatever the layout and whatever is
  * dropped. */
+#include "doc.h"
+#include "hf_index.h"
 #include "plan.h"
 #include "sha256.h"
 #include "text.h"
@@ -124,31 +126,133 @@ static void emit(const struct k3_plan *plan, struct k3_text *text)
     k3_text_puts(text, ",\"version\":0}");
 }
 
-int k3_plan_finish(struct k3_plan *plan, struct k3_err *err)
+/* Emit the text and take its digest. */
+static int make_text(struct k3_plan *plan, struct k3_err *err)
 {
     struct k3_text text;
     struct k3_sha256 *sha = NULL;
     k3_text_init(&text);
+    emit(plan, &text);
+    int rc = k3_text_check(&text, err);
+    if (!rc)
+        rc = k3_sha256_open(&sha, err);
+    if (!rc) {
+        k3_sha256_of(sha, text.data, text.bytes, plan->digest);
+        free(plan->text);
+        plan->text = text.data;
+        plan->text_bytes = text.bytes;
+        k3_text_init(&text);
+    }
+    k3_sha256_close(sha);
+    k3_text_fini(&text);
+    return rc;
+}
+
+int k3_plan_finish(struct k3_plan *plan, struct k3_err *err)
+{
     int rc = make_items(plan, err);
     if (!rc)
         rc = check_printable("--revision", plan->revision, err);
     if (!rc)
         rc = check_printable("the repository name", plan->repository, err);
+    return rc ? rc : make_text(plan, err);
+}
+
+/* ---- the other way round ---- */
+
+static int malformed(const char *what, struct k3_err *err)
+{
+    return k3_fail(err, K3_EFORMAT, "plan: %s is not of the form this version writes", what);
+}
+
+static bool read_digest(const struct k3_doc *object, const char *name, uint8_t *digest)
+{
+    const struct k3_doc *value = k3_doc_find(object, name);
+    const char *hex = value ? k3_doc_string(value) : NULL;
+    return hex && strlen(hex) == 2 * K3_DIGEST_BYTES && k3_hex_decode(hex, K3_DIGEST_BYTES, digest);
+}
+
+static int read_header_row(struct k3_plan *plan, const struct k3_doc *row, struct k3_err *err)
+{
+    struct k3_source source = {0};
+    const struct k3_doc *name = k3_doc_find(row, "name"), *bytes = k3_doc_find(row, "bytes"),
+                        *header_bytes = k3_doc_find(row, "header_bytes");
+    const char *text = name ? k3_doc_string(name) : NULL;
+    uint32_t n = plan->source_count;
+    if (!text || !k3_is_plain_name(text) || !bytes || !k3_doc_integer(bytes, &source.bytes) ||
+        !header_bytes || !k3_doc_integer(header_bytes, &source.header_bytes) ||
+        source.header_bytes > source.bytes || !read_digest(row, "sha256", source.header_sha256) ||
+        (n && strcmp(plan->sources[n - 1].name, text) >= 0))
+        return malformed("an entry of headers", err);
+    source.name = strdup(text);
+    if (!source.name)
+        return k3_fail(err, K3_ENOMEM, "no memory for the plan");
+    plan->sources[plan->source_count++] = source;
+    return 0;
+}
+
+static int read_rest(struct k3_plan *plan, const struct k3_doc *root, struct k3_err *err)
+{
+    const struct k3_doc *headers = k3_doc_find(root, "headers"),
+                        *repository = k3_doc_find(root, "repository"),
+                        *revision = k3_doc_find(root, "revision");
+    const char *from = repository ? k3_doc_string(repository) : NULL;
+    const char *at = revision ? k3_doc_string(revision) : NULL;
+    uint32_t count = headers && k3_doc_is_array(headers) ? k3_doc_count(headers) : 0;
+    if (!count || count > K3_FILE_COUNT_MAX || !from || !at)
+        return malformed("headers, repository or revision", err);
+    if (!read_digest(root, "config_sha256", plan->config_sha256) ||
+        !read_digest(root, "index_sha256", plan->index_sha256))
+        return malformed("config_sha256 or index_sha256", err);
+    free(plan->repository);
+    free(plan->revision);
+    plan->repository = strdup(from);
+    plan->revision = strdup(at);
+    plan->sources = calloc(count, sizeof *plan->sources);
+    if (!plan->repository || !plan->revision || !plan->sources)
+        return k3_fail(err, K3_ENOMEM, "no memory for the plan");
+    int rc = 0;
+    for (const struct k3_doc *row = k3_doc_first(headers); row && !rc; row = k3_doc_next(row))
+        rc = read_header_row(plan, row, err);
+    return rc;
+}
+
+int k3_plan_decode(const char *text, size_t bytes, struct k3_plan **out, struct k3_err *err)
+{
+    struct k3_doc *root = NULL;
+    struct k3_config config;
+    struct k3_layout layout;
+    struct k3_plan *plan = NULL;
+    *out = NULL;
+    int rc = k3_doc_decode("plan", text, bytes, &root, err);
     if (rc)
-        goto out;
-    emit(plan, &text);
-    rc = k3_text_check(&text, err);
+        return rc;
+    const struct k3_doc *name = k3_doc_find(root, "architecture"),
+                        *config_doc = k3_doc_find(root, "config"),
+                        *layout_doc = k3_doc_find(root, "layout");
+    const char *architecture = name ? k3_doc_string(name) : NULL;
+    const struct k3_model *model = architecture ? k3_model_find(architecture) : NULL;
+    if (!architecture || !config_doc || !layout_doc)
+        rc = malformed("architecture, config or layout", err);
+    else if (!model)
+        rc = k3_fail(err, K3_EUNSUPPORTED, "plan: no rules for architecture %.64s in this build",
+                     architecture);
     if (!rc)
-        rc = k3_sha256_open(&sha, err);
+        rc = k3_config_decode_plan(config_doc, model, &config, err);
+    if (!rc)
+        rc = k3_layout_decode_plan(layout_doc, &config, &layout, err);
+    if (!rc)
+        rc = k3_plan_open(&config, &layout, &plan, err);
+    if (!rc)
+        rc = read_rest(plan, root, err);
+    if (!rc)
+        rc = make_text(plan, err);
+    if (!rc && (plan->text_bytes != bytes || memcmp(plan->text, text, bytes)))
+        rc = malformed("some member", err); /* what was understood is not all that is there */
+    k3_doc_free(root);
     if (rc)
-        goto out;
-    k3_sha256_of(sha, text.data, text.bytes, plan->digest);
-    free(plan->text);
-    plan->text = text.data;
-    plan->text_bytes = text.bytes;
-    k3_text_init(&text);
-out:
-    k3_sha256_close(sha);
-    k3_text_fini(&text);
+        k3_plan_close(plan);
+    else
+        *out = plan;
     return rc;
 }

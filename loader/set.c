@@ -99,32 +99,26 @@ static int read_manifest(struct k3_set *set, struct k3_err *err)
 
 static int decode_plan(struct k3_set *set, struct k3_err *err)
 {
-    struct k3_doc *root = NULL;
     const struct k3_manifest *manifest = &set->manifest;
-    int rc = k3_doc_decode(K3_MANIFEST_NAME, manifest->plan_text, manifest->plan_bytes, &root, err);
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_plan_decode(manifest->plan_text, manifest->plan_bytes, &set->plan, &inner);
     if (rc)
-        return rc;
-    const char *architecture = k3_doc_string(k3_doc_find(root, "architecture"));
-    const struct k3_doc *config = k3_doc_find(root, "config");
-    const struct k3_doc *layout = k3_doc_find(root, "layout");
-    const struct k3_model *model = architecture ? k3_model_find(architecture) : NULL;
-    if (!architecture || !config || !layout) {
-        rc = k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
-                        "%s: its plan has no architecture, config or layout", K3_MANIFEST_NAME);
-        goto out;
-    }
-    if (!model) {
-        rc = k3_fail_at(err, K3_EUNSUPPORTED, K3_MANIFEST_NAME, -1,
-                        "%s: no rules for architecture %s in this build", K3_MANIFEST_NAME,
-                        architecture);
-        goto out;
-    }
-    rc = k3_config_decode_plan(config, model, &set->config, err);
-    if (!rc)
-        rc = k3_layout_decode_plan(layout, &set->config, &set->layout, err);
-out:
-    k3_doc_free(root);
-    return rc;
+        return k3_fail_at(err, rc, K3_MANIFEST_NAME, -1, "%s: %s", K3_MANIFEST_NAME, inner.text);
+    set->config = set->plan->config;
+    set->layout = set->plan->layout;
+    if (manifest->rank_count != k3_layout_world(&set->layout))
+        return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                          "%s: lists %u ranks, its layout has %u", K3_MANIFEST_NAME,
+                          manifest->rank_count, k3_layout_world(&set->layout));
+    bool same = manifest->source_count == set->plan->source_count;
+    for (uint32_t i = 0; same && i < manifest->source_count; i++)
+        same = !strcmp(manifest->sources[i].name, set->plan->sources[i].name) &&
+               manifest->sources[i].bytes == set->plan->sources[i].bytes;
+    if (!same)
+        return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                          "%s: its sources are not the files of its plan", K3_MANIFEST_NAME);
+    return 0;
 }
 
 /* Part numbers and image size of a rank are those that layout and rules give. */
@@ -288,6 +282,7 @@ void k3_set_close(struct k3_set *set)
     if (!set)
         return;
     k3_manifest_fini(&set->manifest);
+    k3_plan_close(set->plan);
     for (uint32_t i = 0; i < set->dir_count; i++)
         k3_dir_close(&set->dirs[i]);
     free(set->dirs);

@@ -13,8 +13,10 @@
 struct k3_set {
     struct k3_dir *dirs; /* as given; owned */
     struct k3_manifest manifest;
-    struct k3_config config;
-    struct k3_layout layout;
+    struct k3_plan
+        *plan; /* from the manifest: of no tensor where it lies in the checkpoint; owned */
+    struct k3_config config; /* of the plan */
+    struct k3_layout layout; /* of the plan */
     uint32_t dir_count;
     uint32_t manifest_dir;  /* index in dirs of the one that holds the manifest: the first --out */
     uint32_t *dir_of_place; /* dirs index for (P + R) mod count; owned */
@@ -54,6 +56,10 @@ struct k3_part_header {
  * On failure *out is empty. */
 int k3_set_part_header(const struct k3_set *set, const struct k3_part_entry *part, int fd,
                        const uint8_t *unit_digests, struct k3_part_header *out, struct k3_err *err);
+/* Is the header, byte for byte, the one that the plan makes for this part?  K3_ECORRUPT with the
+ * offset of the first difference; K3_EIO, K3_ENOMEM. */
+int k3_set_check_header(const struct k3_set *set, const struct k3_part_entry *part, int fd,
+                        struct k3_err *err);
 void k3_part_header_fini(struct k3_part_header *header); /* safe on a zeroed struct */
 
 /* Parse "0,3,8-15" into sorted unique ranks that the set has.  *ranks is malloc, caller owns.

@@ -227,6 +227,44 @@ out:
     return rc;
 }
 
+int k3_set_check_header(const struct k3_set *set, const struct k3_part_entry *entry, int fd,
+                        struct k3_err *err)
+{
+    struct k3_part wanted;
+    struct k3_text text;
+    char name[K3_NAME_BYTES_MAX + 1];
+    char *found = NULL;
+    size_t at = 0;
+    memset(&wanted, 0, sizeof wanted);
+    k3_text_init(&text);
+    k3_part_name(entry->rank, entry->part, name);
+    int rc = k3_part_build(set->plan, entry->rank, entry->part, &wanted, err);
+    if (!rc)
+        rc = k3_part_header(set->plan, &wanted, &text, err);
+    if (rc)
+        goto out;
+    found = malloc(text.bytes);
+    if (!found) {
+        rc = k3_fail(err, K3_ENOMEM, "no memory for the header of %s", name);
+        goto out;
+    }
+    if (text.bytes == entry->data_offset) {
+        rc = k3_file_read(fd, name, found, text.bytes, 0, err);
+        while (!rc && at < text.bytes && found[at] == text.data[at])
+            at++;
+    }
+    if (!rc && at < text.bytes)
+        rc = k3_fail_at(err, K3_ECORRUPT, name, (int64_t)at,
+                        "%s/%s: its header is not the one the plan makes (first difference at byte "
+                        "%zu): the part was made by another build or was changed; convert it again",
+                        k3_set_part_dir(set, entry->rank, entry->part)->path, name, at);
+out:
+    free(found);
+    k3_part_fini(&wanted);
+    k3_text_fini(&text);
+    return rc;
+}
+
 void k3_part_header_fini(struct k3_part_header *header)
 {
     k3_st_free(header->st);

@@ -18,10 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONFIG_BYTES_MAX (16u << 20)  /* K3's has 7,006 bytes */
-#define INDEX_BYTES_MAX  (1ull << 30) /* FORMAT.md 1 */
-#define PREFIX_BYTES     512u         /* enough to name what a wrong file really is */
-#define COPIED_BYTES_MAX (1ull << 30) /* FORMAT.md 1 */
+#define CONFIG_BYTES_MAX      (16u << 20)  /* K3's has 7,006 bytes */
+#define INDEX_BYTES_MAX       (1ull << 30) /* FORMAT.md 1 */
+#define PREFIX_BYTES          512u         /* enough to name what a wrong file really is */
+#define COPIED_NAME_BYTES_MAX (K3_NAME_BYTES_MAX - 1u - K3_TOKEN_BYTES) /* staged with a token */
+#define COPIED_BYTES_MAX      (1ull << 30)                              /* FORMAT.md 1 */
 
 bool k3_name_ends(const char *name, const char *suffix)
 {
@@ -80,8 +81,9 @@ static int add_source(struct k3_ckpt *ckpt, const char *name, struct k3_sha256 *
     }
     if (!rc)
         rc = k3_st_decode(name, header, (size_t)source.header_bytes, source.bytes, &st, &inner);
-    /* A read that failed tells nothing about the bytes. */
-    if (rc == K3_ENOMEM || (rc == K3_EIO && fd >= 0)) {
+    /* A read that failed tells nothing about the bytes; a link that leads nowhere does. */
+    bool is_lost = fd < 0 && (inner.sys_errno == ENOENT || inner.sys_errno == ELOOP);
+    if (rc == K3_ENOMEM || (rc == K3_EIO && !is_lost)) {
         *err = inner;
         goto out;
     }
@@ -131,6 +133,13 @@ static int add_copied(struct k3_ckpt *ckpt, const char *name, struct k3_problems
             "characters, without space, quote or backslash): rename or remove it");
         return 0;
     }
+    if (strlen(name) > COPIED_NAME_BYTES_MAX) {
+        k3_problems_add(problems, "%s: a name of more than %u characters: shorten it", name,
+                        COPIED_NAME_BYTES_MAX);
+        return 0;
+    }
+    if (faccessat(ckpt->dir.fd, name, R_OK, 0))
+        return k3_fail_sys(err, errno, "%s/%s: cannot be read", ckpt->dir.path, name);
     if (!strcmp(name, K3_MANIFEST_NAME) || !strcmp(name, K3_HEADERS_NAME) ||
         k3_name_ends(name, ".units")) {
         k3_problems_add(problems,
@@ -197,20 +206,10 @@ static int read_config(const char *text, size_t bytes, struct k3_config *config,
 /* Repository and revision as a set records them. */
 static int take_origin(struct k3_plan *plan, const struct k3_set *set, struct k3_err *err)
 {
-    struct k3_doc *root = NULL;
-    int rc = k3_doc_decode(K3_MANIFEST_NAME, set->manifest.plan_text, set->manifest.plan_bytes,
-                           &root, err);
-    if (rc)
-        return rc;
-    const struct k3_doc *repository = k3_doc_find(root, "repository"),
-                        *revision = k3_doc_find(root, "revision");
-    const char *repository_text = repository ? k3_doc_string(repository) : NULL;
-    const char *revision_text = revision ? k3_doc_string(revision) : NULL;
     free(plan->repository);
     free(plan->revision);
-    plan->repository = strdup(repository_text ? repository_text : "");
-    plan->revision = strdup(revision_text ? revision_text : "");
-    k3_doc_free(root);
+    plan->repository = strdup(set->plan->repository);
+    plan->revision = strdup(set->plan->revision);
     return plan->repository && plan->revision ? 0
                                               : k3_fail(err, K3_ENOMEM, "no memory for the plan");
 }

@@ -43,7 +43,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     printf("%s: %u ranks, %u parts, %s of images; %u items converted, %u resumed\n", out,
            report->rank_count, report->part_count, k3_size_short(report->image_bytes).s,
            report->done_count, report->resumed_count);
-    printf("read %s, wrote %s, read all of it back and took its digests, in %s\n",
+    printf("read %s, wrote %s, read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
     if (workers)

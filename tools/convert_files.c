@@ -31,6 +31,44 @@ static int add_entry(struct k3_record *record, const char *name, struct k3_file_
     return 0;
 }
 
+/* The file that was copied is the one that was opened, and has not changed since. */
+static int check_still(int fd, const char *name, const struct stat *before, struct k3_err *err)
+{
+    struct stat now;
+    if (fstat(fd, &now))
+        return k3_fail_sys(err, errno, "%s: stat", name);
+    if (now.st_size != before->st_size || now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+        now.st_mtim.tv_nsec != before->st_mtim.tv_nsec ||
+        now.st_ctim.tv_sec != before->st_ctim.tv_sec ||
+        now.st_ctim.tv_nsec != before->st_ctim.tv_nsec)
+        return k3_fail_at(err, K3_ECORRUPT, name, -1,
+                          "%s: the file changed while it was used: run again", name);
+    return 0;
+}
+
+/* Read a staged copy back from the disk and compare. */
+static int prove_copy(struct k3_convert *convert, struct k3_convert_worker *worker, int fd,
+                      const struct k3_file_entry *entry, struct k3_err *err)
+{
+    uint8_t digest[K3_DIGEST_BYTES];
+    int rc = 0;
+    k3_file_drop(fd, 0, entry->bytes);
+    k3_sha256_begin(worker->sha);
+    for (uint64_t offset = 0, n; offset < entry->bytes && !rc; offset += n) {
+        n = entry->bytes - offset;
+        n = n < convert->chunk_bytes ? n : convert->chunk_bytes;
+        rc = k3_file_read(fd, entry->name, worker->source, (size_t)n, offset, err);
+        k3_sha256_update(worker->sha, worker->source, (size_t)n);
+    }
+    k3_sha256_final(worker->sha, digest);
+    if (!rc && memcmp(digest, entry->sha256, sizeof digest))
+        rc = k3_fail_at(err, K3_EIO, entry->name, -1,
+                        "%s: what was read back is not what was written: check this disk and this "
+                        "machine's memory, then run again",
+                        entry->name);
+    return rc;
+}
+
 /* Copy one file of the checkpoint, hashing what is written. */
 static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worker,
                      struct k3_record *record, const char *name, struct k3_err *err)
@@ -68,7 +106,11 @@ static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worke
         rc = k3_fail_at(err, K3_ECORRUPT, name, -1,
                         "%s: the file changed while it was used: run again", name);
     if (!rc)
+        rc = check_still(in, name, &stat, err);
+    if (!rc)
         rc = k3_file_sync(out, name, err);
+    if (!rc)
+        rc = prove_copy(convert, worker, out, entry, err);
 out:
     if (in >= 0)
         close(in);
@@ -211,13 +253,16 @@ static int stage_headers(struct k3_convert *convert, struct k3_convert_worker *w
         rc = k3_file_write(fd, K3_HEADERS_NAME, frame.data, frame.bytes, 0, err);
     if (!rc)
         rc = k3_file_sync(fd, K3_HEADERS_NAME, err);
+    if (!rc) {
+        entry->bytes = frame.bytes;
+        k3_sha256_of(worker->sha, frame.data, frame.bytes, entry->sha256);
+        rc = prove_copy(convert, worker, fd, entry, err);
+    }
     if (fd >= 0) {
         int closed = k3_file_close(fd, K3_HEADERS_NAME, err);
         rc = rc ? rc : closed;
     }
     if (!rc) {
-        entry->bytes = frame.bytes;
-        k3_sha256_of(worker->sha, frame.data, frame.bytes, entry->sha256);
         atomic_fetch_add_explicit(&convert->written_bytes, frame.bytes, memory_order_relaxed);
     }
     k3_text_fini(&frame);

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -276,7 +277,8 @@ static int publish_record(struct item_run *run, struct k3_err *err)
     if (!rc)
         rc = k3_record_encode(&run->record, &text, err);
     k3_record_name(run->record.item, name);
-    k3_staged_name(name, run->record.token, temporary);
+    /* A leading dot: no copied file is staged under such a name, whatever it is called. */
+    snprintf(temporary, sizeof temporary, ".%s.%s", name, run->record.token);
     if (!rc)
         rc = k3_file_publish(&job->partials[0], temporary, name, text.data, text.bytes, err);
     k3_text_fini(&text);

@@ -327,31 +327,39 @@ int k3_job_clear_set(struct k3_job *job, struct k3_err *err)
     return rc;
 }
 
-/* A staged file or, when a seal was interrupted, the final one: there with the right size? */
-static bool is_there(const struct k3_job *job, uint32_t dir, const char *name, const char *token,
-                     uint64_t bytes)
+/* A staged file or, when a seal was interrupted, the final one: there with the right size, and not
+ * written after its record? */
+static bool is_there(const struct k3_job *job, uint32_t dir, const char *name,
+                     const struct k3_record *record, uint64_t bytes, int64_t recorded_ns)
 {
     char staged[K3_STAGED_NAME_BYTES];
     struct stat stat;
-    k3_staged_name(name, token, staged);
-    if (!fstatat(job->partials[dir].fd, staged, &stat, AT_SYMLINK_NOFOLLOW))
-        return S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes;
-    return !fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW) && S_ISREG(stat.st_mode) &&
-           (uint64_t)stat.st_size == bytes;
+    k3_staged_name(name, record->token, staged);
+    if (fstatat(job->partials[dir].fd, staged, &stat, AT_SYMLINK_NOFOLLOW) &&
+        fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW))
+        return false;
+    return S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes &&
+           stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec <= recorded_ns;
 }
 
 static bool all_there(const struct k3_job *job, const struct k3_record *record)
 {
+    char record_name[K3_STAGED_NAME_BYTES];
+    struct stat stat;
+    k3_record_name(record->item, record_name);
+    if (fstatat(job->partials[0].fd, record_name, &stat, AT_SYMLINK_NOFOLLOW))
+        return false;
+    int64_t recorded_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
     char name[K3_NAME_BYTES_MAX + 1];
     bool good = true;
     for (uint32_t p = 0; p < record->part_count && good; p++) {
         const struct k3_part_entry *part = &record->parts[p];
         k3_part_name(part->rank, part->part, name);
-        good = is_there(job, k3_job_dir_of(job, part->rank, part->part), name, record->token,
-                        part->bytes);
+        good = is_there(job, k3_job_dir_of(job, part->rank, part->part), name, record, part->bytes,
+                        recorded_ns);
     }
     for (uint32_t f = 0; f < record->file_count && good; f++)
-        good = is_there(job, 0, record->files[f].name, record->token, record->files[f].bytes);
+        good = is_there(job, 0, record->files[f].name, record, record->files[f].bytes, recorded_ns);
     return good;
 }
 
@@ -370,8 +378,11 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
     if (!rc)
         rc = k3_record_decode(name, text, bytes, record, err);
     free(text);
-    if (!rc &&
-        (record->item != item || memcmp(record->plan_digest, job->plan_digest, K3_DIGEST_BYTES)))
+    if (!rc && record->item != item)
+        rc = k3_fail_at(err, K3_ECORRUPT, name, -1,
+                        "%s/%s: is the record of item %u: remove it and run convert again",
+                        job->partials[0].path, name, record->item);
+    if (!rc && memcmp(record->plan_digest, job->plan_digest, K3_DIGEST_BYTES))
         rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
                         "%s/%s: belongs to another conversion: remove " K3_PARTIAL_NAME
                         " or use --force",

@@ -373,6 +373,48 @@ static int compare_plans(struct against *against, bool *same, struct k3_err *err
     return 0;
 }
 
+/* ---- the files beside the weights ---- */
+
+static const struct k3_file_entry *find_copied(const struct k3_manifest *manifest, const char *name)
+{
+    for (uint32_t i = 0; i < manifest->file_count; i++)
+        if (!strcmp(manifest->files[i].name, name))
+            return &manifest->files[i];
+    return NULL;
+}
+
+/* The copied files of the set are those of the checkpoint, by name and by the manifest's digests.
+ */
+static int compare_copied(struct against *against, struct k3_err *err)
+{
+    const struct k3_ckpt *ckpt = against->ckpt;
+    const struct k3_manifest *manifest = &against->set->manifest;
+    struct k3_problems *problems = &against->verify->problems;
+    for (uint32_t i = 0; i < ckpt->copied_count; i++) {
+        const char *name = ckpt->copied[i];
+        const struct k3_file_entry *entry = find_copied(manifest, name);
+        uint8_t digest[K3_DIGEST_BYTES];
+        uint64_t bytes = 0;
+        int rc = k3_verify_sha256(&ckpt->dir, name, true, digest, &bytes, err);
+        if (rc)
+            return rc;
+        if (!entry)
+            k3_problems_add(problems, "%s/%s: the set does not have this file", ckpt->dir.path,
+                            name);
+        else if (bytes != entry->bytes || memcmp(digest, entry->sha256, sizeof digest))
+            k3_problems_add(problems, "%s/%s: not the file that the set has", ckpt->dir.path, name);
+    }
+    for (uint32_t f = 0; f < manifest->file_count; f++) {
+        bool known = false;
+        for (uint32_t i = 0; i < ckpt->copied_count && !known; i++)
+            known = !strcmp(ckpt->copied[i], manifest->files[f].name);
+        if (!known)
+            k3_problems_add(problems, "%s: in the set, but not in %s", manifest->files[f].name,
+                            ckpt->dir.path);
+    }
+    return 0;
+}
+
 /* ---- the run ---- */
 
 static int open_buffers(struct against *against, struct k3_err *err)
@@ -467,6 +509,8 @@ int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct
     against->ckpt = ckpt;
     against->worker_count = verify->job_count;
     rc = compare_plans(against, &same, err);
+    if (!rc && same)
+        rc = compare_copied(against, err);
     if (!rc && same)
         rc = compare_all(against, err);
 out:

@@ -88,44 +88,6 @@ int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check 
     return rc;
 }
 
-int k3_part_check_plan(const struct k3_set_check *check, const struct k3_part_check *part, int fd,
-                       struct k3_err *err)
-{
-    const struct k3_part_entry *entry = part->entry;
-    struct k3_part wanted;
-    struct k3_text text;
-    char *found = NULL;
-    if (!check->ckpt)
-        return 0;
-    memset(&wanted, 0, sizeof wanted);
-    k3_text_init(&text);
-    int rc = k3_part_build(check->ckpt->plan, entry->rank, entry->part, &wanted, err);
-    if (!rc)
-        rc = k3_part_header(check->ckpt->plan, &wanted, &text, err);
-    if (rc)
-        goto out;
-    found = malloc(text.bytes);
-    if (!found) {
-        rc = k3_fail(err, K3_ENOMEM, "no memory for the header of %s", part->name);
-        goto out;
-    }
-    if (text.bytes == entry->data_offset)
-        rc = k3_file_read(fd, part->name, found, text.bytes, 0, err);
-    size_t at = 0;
-    while (!rc && text.bytes == entry->data_offset && at < text.bytes && found[at] == text.data[at])
-        at++;
-    if (!rc && at < text.bytes)
-        rc = k3_fail_at(err, K3_ECORRUPT, part->name, (int64_t)at,
-                        "%s/%s: its header is not the one the plan makes (first difference at byte "
-                        "%zu): the part was made by another build or was changed; convert it again",
-                        part->dir->path, part->name, at);
-out:
-    free(found);
-    k3_part_fini(&wanted);
-    k3_text_fini(&text);
-    return rc;
-}
-
 /* What a part says of itself; false where it is no part at all. */
 struct identity {
     const char *plan;

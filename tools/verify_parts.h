@@ -62,11 +62,6 @@ int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check 
 int k3_part_check_stranger(const struct k3_set_check *check, struct k3_part_check *part, int fd,
                            struct k3_err *err);
 
-/* Is the header, byte for byte, the one that the plan makes for this part?  Nothing where the plan
- * could not be rebuilt.  Fails: K3_ECORRUPT with the offset, K3_EIO, K3_ENOMEM. */
-int k3_part_check_plan(const struct k3_set_check *check, const struct k3_part_check *part, int fd,
-                       struct k3_err *err);
-
 /* Tell what all parts were found to be.  Fails: K3_EIO, K3_ENOMEM. */
 int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err);
 

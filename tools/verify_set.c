@@ -181,7 +181,7 @@ static int header_task(void *context, uint32_t worker, uint64_t task, struct k3_
     rc = good ? k3_part_check_header(check, part, fd, &inner)
               : k3_part_check_stranger(check, part, fd, &inner);
     if (!rc && good)
-        rc = k3_part_check_plan(check, part, fd, &inner);
+        rc = k3_set_check_header(check->set, part->entry, fd, &inner);
     close(fd);
     return k3_verify_judge(&part->problems, rc, &inner, err);
 }
