@@ -172,22 +172,24 @@ static bool read_digest(const struct k3_doc *object, const char *name, uint8_t *
     return hex && strlen(hex) == 2 * K3_DIGEST_BYTES && k3_hex_decode(hex, K3_DIGEST_BYTES, digest);
 }
 
-static int read_header_row(struct k3_plan *plan, const struct k3_doc *row, struct k3_err *err)
+/* One source file; *before is the name of the one in front of it. */
+static int read_header_row(struct k3_plan *plan, const struct k3_doc *row, const char **before,
+                           struct k3_err *err)
 {
     struct k3_source source = {0};
     const struct k3_doc *name = k3_doc_find(row, "name"), *bytes = k3_doc_find(row, "bytes"),
                         *header_bytes = k3_doc_find(row, "header_bytes");
     const char *text = name ? k3_doc_string(name) : NULL;
-    uint32_t n = plan->source_count;
     if (!text || !k3_is_plain_name(text) || !bytes || !k3_doc_integer(bytes, &source.bytes) ||
         !header_bytes || !k3_doc_integer(header_bytes, &source.header_bytes) ||
         source.header_bytes > source.bytes || !read_digest(row, "sha256", source.header_sha256) ||
-        (n && strcmp(plan->sources[n - 1].name, text) >= 0))
+        strcmp(*before, text) >= 0)
         return malformed("an entry of headers", err);
     source.name = strdup(text);
     if (!source.name)
         return k3_fail(err, K3_ENOMEM, "no memory for the plan");
     plan->sources[plan->source_count++] = source;
+    *before = source.name;
     return 0;
 }
 
@@ -211,9 +213,10 @@ static int read_rest(struct k3_plan *plan, const struct k3_doc *root, struct k3_
     plan->sources = calloc(count, sizeof *plan->sources);
     if (!plan->repository || !plan->revision || !plan->sources)
         return k3_fail(err, K3_ENOMEM, "no memory for the plan");
+    const char *before = "";
     int rc = 0;
     for (const struct k3_doc *row = k3_doc_first(headers); row && !rc; row = k3_doc_next(row))
-        rc = read_header_row(plan, row, err);
+        rc = read_header_row(plan, row, &before, err);
     return rc;
 }
 

@@ -7,6 +7,8 @@
  * pending, and the list of unit digests has room for one more, so final cannot fail. */
 #include "tree.h"
 
+#include "sha256_blocks.h"
+
 #include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -21,6 +23,8 @@ _Static_assert(K3_BLOCK_BYTES == K3_UNIT_BLOCK_COUNT * K3_DIGEST_BYTES,
  * levels. */
 #define LEVEL_COUNT_MAX 8
 #define FIRST_UNIT_CAP  64 /* a typical part of K3 has thousands; doubling is soon there */
+
+#define BATCH_COUNT 16 /* hash blocks at once: what the widest form of k3_sha256_blocks takes */
 
 /* The fs-verity descriptor, FORMAT.md 6. */
 #define DESCRIPTOR_BYTES       256
@@ -38,7 +42,8 @@ struct k3_tree {
     uint8_t *units; /* unit_count digests, room for unit_cap */
     uint64_t unit_count, unit_cap;
     uint64_t file_bytes;
-    struct node node; /* block digests of the unit that is being read */
+    struct node node;                           /* block digests of the unit that is being read */
+    uint8_t batch[BATCH_COUNT][K3_BLOCK_BYTES]; /* hash blocks of whole units, scratch */
     uint8_t block[K3_BLOCK_BYTES];
     uint32_t block_bytes; /* pending in block, < K3_BLOCK_BYTES */
     bool finished;
@@ -50,12 +55,21 @@ static uint8_t *node_slot(struct node *node)
     return node->digests + (size_t)K3_DIGEST_BYTES * node->count;
 }
 
+/* The digests of whole blocks; the node must have room for them. */
+static void node_add_blocks(struct k3_sha256 *sha, struct node *node, const uint8_t *blocks,
+                            size_t block_count)
+{
+    assert(block_count <= K3_UNIT_BLOCK_COUNT - node->count);
+    k3_sha256_blocks(sha, blocks, block_count, node_slot(node));
+    node->count += (uint32_t)block_count;
+}
+
 /* Digest of the hash block, the rest of it filled with zeros; empties the node. */
 static void node_close(struct k3_sha256 *sha, struct node *node, uint8_t digest[K3_DIGEST_BYTES])
 {
     size_t used_bytes = (size_t)K3_DIGEST_BYTES * node->count;
     memset(node->digests + used_bytes, 0, sizeof node->digests - used_bytes);
-    k3_sha256_of(sha, node->digests, sizeof node->digests, digest);
+    k3_sha256_blocks(sha, node->digests, 1, digest);
     node->count = 0;
 }
 
@@ -66,7 +80,7 @@ static void short_block_digest(struct k3_sha256 *sha, const void *data, size_t b
     uint8_t block[K3_BLOCK_BYTES];
     memcpy(block, data, bytes);
     memset(block + bytes, 0, sizeof block - bytes);
-    k3_sha256_of(sha, block, sizeof block, digest);
+    k3_sha256_blocks(sha, block, 1, digest);
 }
 
 static void descriptor_digest(struct k3_sha256 *sha, const uint8_t root[K3_DIGEST_BYTES],
@@ -86,23 +100,21 @@ void k3_unit_digest(struct k3_sha256 *sha, const void *data, size_t bytes,
     struct node node;
     node.count = 0;
     const uint8_t *at = data;
-    for (; bytes >= K3_BLOCK_BYTES; at += K3_BLOCK_BYTES, bytes -= K3_BLOCK_BYTES) {
-        k3_sha256_of(sha, at, K3_BLOCK_BYTES, node_slot(&node));
-        node.count++;
-    }
-    if (bytes > 0) {
-        short_block_digest(sha, at, bytes, node_slot(&node));
+    size_t whole_bytes = bytes - bytes % K3_BLOCK_BYTES;
+    node_add_blocks(sha, &node, at, whole_bytes / K3_BLOCK_BYTES);
+    if (bytes > whole_bytes) {
+        short_block_digest(sha, at + whole_bytes, bytes - whole_bytes, node_slot(&node));
         node.count++;
     }
     node_close(sha, &node, digest);
 }
 
-/* Add a digest at the lowest level; whatever becomes full moves up. */
-static void levels_add(struct k3_sha256 *sha, struct node *levels, const uint8_t *digest)
+/* Add a digest at a level; whatever becomes full moves up. */
+static void levels_add(struct k3_sha256 *sha, struct node *levels, int level, const uint8_t *digest)
 {
-    memcpy(node_slot(&levels[0]), digest, K3_DIGEST_BYTES);
-    levels[0].count++;
-    for (int l = 0; levels[l].count == K3_UNIT_BLOCK_COUNT; l++) {
+    memcpy(node_slot(&levels[level]), digest, K3_DIGEST_BYTES);
+    levels[level].count++;
+    for (int l = level; levels[l].count == K3_UNIT_BLOCK_COUNT; l++) {
         assert(l + 1 < LEVEL_COUNT_MAX);
         uint8_t
             up[K3_DIGEST_BYTES]; /* closing empties the node before its digest is stored above */
@@ -141,8 +153,19 @@ void k3_tree_of_units(struct k3_sha256 *sha, const uint8_t *unit_digests, uint64
     struct node levels[LEVEL_COUNT_MAX]; /* 32 KiB of stack; no heap, so this cannot fail */
     for (int l = 0; l < LEVEL_COUNT_MAX; l++)
         levels[l].count = 0;
-    for (uint64_t i = 0; i < unit_count; i++)
-        levels_add(sha, levels, unit_digests + i * K3_DIGEST_BYTES);
+    /* Unit digests that fill hash blocks are hashed where they lie, several hash blocks at once. */
+    uint64_t done_count = 0;
+    for (uint64_t full = unit_count / K3_UNIT_BLOCK_COUNT; full > 0;) {
+        uint8_t up[BATCH_COUNT][K3_DIGEST_BYTES];
+        size_t batch_count = full < BATCH_COUNT ? (size_t)full : BATCH_COUNT;
+        k3_sha256_blocks(sha, unit_digests + done_count * K3_DIGEST_BYTES, batch_count, *up);
+        for (size_t i = 0; i < batch_count; i++)
+            levels_add(sha, levels, 1, up[i]);
+        done_count += batch_count * K3_UNIT_BLOCK_COUNT;
+        full -= batch_count;
+    }
+    for (; done_count < unit_count; done_count++)
+        levels_add(sha, levels, 0, unit_digests + done_count * K3_DIGEST_BYTES);
     uint8_t root[K3_DIGEST_BYTES];
     levels_root(sha, levels, root);
     descriptor_digest(sha, root, file_bytes, digest);
@@ -207,11 +230,24 @@ static uint8_t *next_unit(struct k3_tree *tree)
     return tree->units + K3_DIGEST_BYTES * tree->unit_count++;
 }
 
-static void add_block(struct k3_tree *tree, const uint8_t *block)
+/* Whole blocks, no more than the unit that is being read has left. */
+static void add_blocks(struct k3_tree *tree, const uint8_t *blocks, size_t block_count)
 {
-    k3_sha256_of(tree->sha, block, K3_BLOCK_BYTES, node_slot(&tree->node));
-    if (++tree->node.count == K3_UNIT_BLOCK_COUNT)
+    node_add_blocks(tree->sha, &tree->node, blocks, block_count);
+    if (tree->node.count == K3_UNIT_BLOCK_COUNT)
         node_close(tree->sha, &tree->node, next_unit(tree));
+}
+
+/* Up to BATCH_COUNT whole units at once, their hash blocks too; how many it were. */
+static size_t add_units(struct k3_tree *tree, const uint8_t *units, size_t unit_count)
+{
+    size_t count = unit_count < BATCH_COUNT ? unit_count : BATCH_COUNT;
+    assert(count <= tree->unit_cap - tree->unit_count);
+    k3_sha256_blocks(tree->sha, units, count * K3_UNIT_BLOCK_COUNT, *tree->batch);
+    k3_sha256_blocks(tree->sha, tree->batch, count,
+                     tree->units + K3_DIGEST_BYTES * tree->unit_count);
+    tree->unit_count += count;
+    return count;
 }
 
 int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct k3_err *err)
@@ -230,15 +266,17 @@ int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct 
             memcpy(tree->block + tree->block_bytes, at, piece_bytes);
             tree->block_bytes += (uint32_t)piece_bytes;
             if (tree->block_bytes == K3_BLOCK_BYTES) {
-                add_block(tree, tree->block);
+                add_blocks(tree, tree->block, 1);
                 tree->block_bytes = 0;
             }
         } else if (tree->node.count == 0 && bytes >= K3_UNIT_BYTES) {
-            piece_bytes = K3_UNIT_BYTES; /* whole units in one call: the form with a fast path */
-            k3_unit_digest(tree->sha, at, piece_bytes, next_unit(tree));
+            piece_bytes = add_units(tree, at, bytes / K3_UNIT_BYTES) * K3_UNIT_BYTES;
         } else {
-            piece_bytes = K3_BLOCK_BYTES;
-            add_block(tree, at);
+            size_t room_count = K3_UNIT_BLOCK_COUNT - tree->node.count;
+            size_t whole_count = bytes / K3_BLOCK_BYTES;
+            size_t count = whole_count < room_count ? whole_count : room_count;
+            piece_bytes = count * K3_BLOCK_BYTES;
+            add_blocks(tree, at, count);
         }
         at += piece_bytes;
         bytes -= piece_bytes;
@@ -252,8 +290,7 @@ void k3_tree_final(struct k3_tree *tree, uint8_t digest[K3_DIGEST_BYTES])
     tree->finished = true;
     if (tree->block_bytes > 0) {
         memset(tree->block + tree->block_bytes, 0, K3_BLOCK_BYTES - tree->block_bytes);
-        k3_sha256_of(tree->sha, tree->block, K3_BLOCK_BYTES, node_slot(&tree->node));
-        tree->node.count++;
+        node_add_blocks(tree->sha, &tree->node, tree->block, 1);
     }
     /* Up to one block there is no hash block in the tree: the root is the block's digest, or zeros.
      */
