@@ -83,7 +83,7 @@ help:
 	@echo 'make             build $(PROGRAM) and the library'
 	@echo 'make demo        install what is missing, build, and show the whole way on a small model'
 	@echo 'make test        install what is missing, build, run all tests'
-	@echo 'make test-real   tests on the published checkpoint: K3_CHECKPOINT=DIR'
+	@echo 'make test-real   tests on the published checkpoint: K3_REAL_CKPT=DIR'
 	@echo 'make test-fault  kill loops and failing system calls (minutes)'
 	@echo 'make tidy        house rules, format, static analysis'
 	@echo 'make sanitize    all tests under AddressSanitizer and UBSan'

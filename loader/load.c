@@ -10,6 +10,7 @@
 #include "sha256.h"
 #include "workers.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -48,20 +49,6 @@ static int take_options(const struct k3_load_options *given, struct k3_load_opti
         return k3_fail(err, K3_EUSAGE,
                        "k3_load_options: no directories, or an empty list of ranks");
     return 0;
-}
-
-static int choose_io(const char *name, const struct k3_io_ops **ops, struct k3_err *err)
-{
-    static const char *const later[] = {"uring", "cufile", "hipfile"};
-    if (!name || strcmp(name, "auto") == 0 || strcmp(name, k3_io_pread.name) == 0) {
-        *ops = &k3_io_pread;
-        return (*ops)->probe(NULL, err);
-    }
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (strcmp(name, later[i]) == 0)
-            return k3_fail(err, K3_EUNSUPPORTED, "io %s is not in this build: use pread or auto",
-                           name);
-    return k3_fail(err, K3_EUSAGE, "io %.100s is not known: use pread or auto", name);
 }
 
 static int choose_dev(const char *name, const struct k3_dev_ops **ops, struct k3_err *err)
@@ -176,6 +163,9 @@ static int open_part(void *context, uint32_t worker, uint64_t task, struct k3_er
     const uint64_t header_units = part->entry->data_offset / K3_UNIT_BYTES;
     struct k3_part_header header;
     int rc = k3_set_part_open(load->set, part->entry, &part->fd, err);
+    /* The header alone: what is read ahead of it would look as if the data were hot. */
+    if (!rc)
+        (void)posix_fadvise(part->fd, 0, 0, POSIX_FADV_RANDOM);
     if (!rc)
         rc = k3_set_part_header(load->set, part->entry, part->fd,
                                 part->digests - header_units * K3_DIGEST_BYTES, &header, err);
@@ -299,15 +289,6 @@ static int make_chunks(struct k3_load *load, struct k3_err *err)
     return 0;
 }
 
-static int open_io(struct k3_load *load, struct k3_err *err)
-{
-    struct k3_io_options options = {.depth = load->depth};
-    int rc = load->io_ops->open(&options, &load->io, err);
-    for (uint32_t i = 0; !rc && i < load->part_count; i++)
-        rc = load->io_ops->add_file(load->io, load->parts[i].fd, &load->parts[i].io_file, err);
-    return rc;
-}
-
 /* ---- open and close ---- */
 
 int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_ops *io_ops,
@@ -318,7 +299,7 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     *out = NULL;
     int rc = take_options(given, &options, err);
     if (!rc && !io_ops)
-        rc = choose_io(options.io, &io_ops, err);
+        rc = k3_load_route_check(options.io, err);
     if (!rc && !dev_ops)
         rc = choose_dev(options.device, &dev_ops, err);
     if (rc)
@@ -326,7 +307,7 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     struct k3_load *load = calloc(1, sizeof *load);
     if (!load)
         return k3_fail(err, K3_ENOMEM, "no memory for a load");
-    load->io_ops = io_ops;
+    k3_text_init(&load->fallbacks);
     load->dev_ops = dev_ops;
     load->progress = options.progress;
     load->progress_context = options.progress_context;
@@ -342,7 +323,8 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     if (!rc)
         rc = make_chunks(load, err);
     if (!rc)
-        rc = open_io(load, err);
+        rc = io_ops ? k3_load_route_take(load, io_ops, options.io, err)
+                    : k3_load_route_open(load, options.io, err);
     if (rc) {
         k3_load_close(load);
         return rc;
@@ -379,6 +361,7 @@ void k3_load_close(struct k3_load *load)
         free(load->parts[i].views);
         free(load->parts[i].tensors);
     }
+    k3_text_fini(&load->fallbacks);
     k3_sha256_close(load->sha);
     k3_mem_free(load->bounce, K3_UNIT_BYTES);
     free(load->results);

@@ -1,8 +1,8 @@
 /* What the files of the loader share, and the door for tests.  Not installed.
  *
- * A load has a control plane (load.c: open, memory, the table of chunks), a data plane (load_run.c:
- * submit, reap, check) and look-ups (load_look.c).  All tables are made at open and constant
- * afterwards, but for `chunks[].state` and `results`, which a run fills. */
+ * A load has a control plane (load.c: open, memory, the table of chunks; load_route.c: the engine),
+ * a data plane (load_run.c: submit, reap, check) and look-ups (load_look.c).  All tables are made
+ * at open and constant afterwards, but for `chunks[].state` and `results`, which a run fills. */
 #ifndef K3_LOAD_INTERNAL_H
 #define K3_LOAD_INTERNAL_H
 
@@ -10,6 +10,7 @@
 #include "io.h"
 #include "k3_load.h"
 #include "set.h"
+#include "text.h"
 
 #include <stdbool.h>
 
@@ -72,13 +73,25 @@ struct k3_load {
     uint64_t image_bytes, header_bytes; /* of all ranks */
     uint64_t chunk_count, unit_count;
     uint64_t reread_units;
+    uint64_t pinned_bytes; /* registered with the engine */
     double run_seconds, open_seconds;
     uint32_t rank_count, part_count;
     uint32_t depth, lane_count;
+    struct k3_text fallbacks; /* lines of the report */
+    bool is_direct;           /* the engine reads past the page cache */
     bool verify;
     bool ready;  /* a run succeeded: memory may be handed out */
     bool broken; /* the engine failed in a way that leaves reads unaccounted for: no further run */
 };
+
+/* Is this the name of an engine (NULL: auto) that can run here?  K3_EUSAGE, K3_EUNSUPPORTED. */
+int k3_load_route_check(const char *name, struct k3_err *err);
+/* Open the engine of that name, or choose one, with all parts added.  Fills io, io_ops, is_direct
+ * and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO, K3_ENOMEM. */
+int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err);
+/* The same with an engine of the caller; with the name "uring" it reads direct. */
+int k3_load_route_take(struct k3_load *load, const struct k3_io_ops *ops, const char *name,
+                       struct k3_err *err);
 
 /* k3_load_open with tables of the caller (tests wrap them); NULL: by the names in the options. */
 int k3_load_open_with(const struct k3_load_options *options, const struct k3_io_ops *io_ops,

@@ -170,11 +170,12 @@ void k3_load_get_report(const struct k3_load *load, struct k3_load_report *repor
         .bytes = load->ready ? load->image_bytes : 0,
         .verified_bytes = load->header_bytes + (checked ? load->image_bytes : 0),
         .reread_units = load->reread_units,
-        .pinned_bytes = 0,
+        .pinned_bytes = load->pinned_bytes,
         .seconds = load->run_seconds,
         .open_seconds = load->open_seconds,
         .io = load->io_ops->name,
         .device = load->dev_ops->name,
-        .fallbacks = "",
+        .direct = load->is_direct,
+        .fallbacks = load->fallbacks.bytes ? load->fallbacks.data : "",
     };
 }

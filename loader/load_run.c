@@ -6,9 +6,11 @@
  * Invariants: no allocation, no names until an error needs one; on every way out no read is in
  * flight and every lane is empty; a load is ready only when every single unit was found right
  * (without verification: when every read came in full). */
+#include "io_direct.h"
 #include "load_internal.h"
 #include "tree.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -223,7 +225,26 @@ static int fail_unit(struct k3_load *load, const struct k3_load_part *part, uint
                       path, bad.unit, load->dev_ops->name);
 }
 
-/* By a new file description and past what was cached, into `bounce`. */
+/* One unit past the page cache; false where that is refused or brings less. */
+static bool read_direct(const struct k3_load *load, int fd, uint64_t offset)
+{
+    struct k3_io_file file;
+    if (k3_io_file_open(fd, true, &file, NULL))
+        return false;
+    struct k3_io_read read = {.target = load->bounce, .offset = offset, .bytes = K3_UNIT_BYTES};
+    struct k3_io_way way;
+    k3_io_way_begin(&way, &read, &file);
+    for (bool is_done = false; !is_done;) {
+        struct k3_io_step step = k3_io_way_next(&way);
+        ssize_t n = pread(step.fd, step.target, step.bytes, (off_t)step.offset);
+        is_done = k3_io_way_take(&way, &step, n < 0 ? -(ssize_t)errno : n);
+    }
+    k3_io_file_close(&file);
+    return way.sys_errno == 0 && way.done_bytes == K3_UNIT_BYTES;
+}
+
+/* By a new file description and the other way, into `bounce`: past the page cache where the first
+ * read went through it; else through it, without what it holds. */
 static int read_again(struct k3_load *load, const struct k3_load_part *part, uint32_t unit,
                       const char *path, struct k3_err *err)
 {
@@ -231,8 +252,12 @@ static int read_again(struct k3_load *load, const struct k3_load_part *part, uin
     int rc = k3_set_part_open(load->set, part->entry, &fd, err);
     if (rc)
         return rc;
-    k3_file_drop(fd, file_offset(part, unit), K3_UNIT_BYTES);
-    rc = k3_file_read(fd, path, load->bounce, K3_UNIT_BYTES, file_offset(part, unit), err);
+    if (load->is_direct || !read_direct(load, fd, file_offset(part, unit))) {
+        k3_file_drop(fd, file_offset(part, unit), K3_UNIT_BYTES);
+        rc = k3_file_read(fd, path, load->bounce, K3_UNIT_BYTES, file_offset(part, unit), err);
+        if (load->is_direct)
+            k3_file_drop(fd, file_offset(part, unit), K3_UNIT_BYTES);
+    }
     close(fd);
     return rc;
 }

@@ -3,24 +3,37 @@
  * Contract: reads may complete in any order; a target is untouchable between submit and reap;
  * close() drains, so that no engine writes into memory behind the caller's back; an engine never
  * retries with other bytes: a short read that is not the end of the file is continued, an error is
- * reported in the completion.  One thread drives an open engine. */
+ * reported in the completion.  One thread drives an open engine.  A direct engine takes reads of
+ * any alignment: what cannot go direct goes through the page cache. */
 #ifndef K3_IO_H
 #define K3_IO_H
 
 #include "k3_err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define K3_IO_READ_BYTES_MAX (64u << 20) /* one read; larger ones gain nothing anywhere */
+#define K3_IO_READ_BYTES_MAX   (64u << 20) /* one read; larger ones gain nothing anywhere */
+#define K3_IO_REGION_COUNT_MAX 64u         /* slot pools, or the images of some ranks */
+
+/* Memory that reads will land in: registered with the kernel where the engine can. */
+struct k3_io_region {
+    void *data;
+    size_t bytes;
+};
 
 struct k3_io_options {
     uint32_t depth;        /* reads in flight at most */
-    uint32_t thread_count; /* pread: threads; 0: one for each core, at most depth */
+    uint32_t thread_count; /* pread: threads; 0: one for each core, direct: as many as depth */
+    uint32_t region_count; /* at most K3_IO_REGION_COUNT_MAX */
+    bool is_direct; /* pread: past the page cache.  uring always does so and does not look here. */
+    const struct k3_io_region *regions; /* borrowed until close; reads elsewhere work as well */
+    struct k3_err *note; /* filled where an engine works, but not at its best; may be NULL */
 };
 
 struct k3_io_read {
-    void *target; /* host or device memory, as the engine can */
+    void *target; /* host or device memory, as the engine can; undefined behind what arrived */
     uint64_t offset;
     size_t bytes;
     uint64_t tag; /* the caller's, comes back */
@@ -41,7 +54,9 @@ struct k3_io_ops {
      * what would help. */
     int (*probe)(const char *dir, struct k3_err *err);
     int (*open)(const struct k3_io_options *options, struct k3_io **out, struct k3_err *err);
-    /* The engine borrows fd until close. */
+    /* The engine borrows fd until close.  A direct engine opens the file once more, past the page
+     * cache, and tries one read there: K3_EUNSUPPORTED and the reason where that is refused, K3_EIO
+     * where the file cannot be read at all.  On failure nothing was added. */
     int (*add_file)(struct k3_io *io, int fd, uint32_t *file, struct k3_err *err);
     /* Queue reads, at most depth in flight; takes all or fails having taken none. */
     int (*submit)(struct k3_io *io, const struct k3_io_read *reads, uint32_t count,
@@ -54,5 +69,6 @@ struct k3_io_ops {
 };
 
 extern const struct k3_io_ops k3_io_pread;
+extern const struct k3_io_ops k3_io_uring; /* io_uring, always direct */
 
 #endif

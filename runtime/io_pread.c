@@ -1,14 +1,15 @@
-/* Purpose: the io engine that runs everywhere: threads that pread(2) in the order of submission.
- * Owns: its threads, the queue of reads and the queue of completions; file descriptors are
- * borrowed.
+/* Purpose: the io engine that runs everywhere: threads that pread(2) in the order of submission,
+ * through the page cache or past it.
+ * Owns: its threads, the queue of reads and the queue of completions, the file descriptors of
+ * direct reads; those that were added are borrowed.
  * Threads: one thread drives an open engine; its own threads touch only the queues (under the
  * lock) and the targets of reads that are in flight.
- * Errors: open: K3_ENOMEM, K3_EIO (no thread).  A failed read is a completion with sys_errno,
- * never a failed call.
- * Invariants: waiting + running + done = in flight <= depth, so both queues fit without growing; a
- * read is continued until all bytes came, the file ended or the system refused; close drops what
- * waits and waits for what runs, so nothing is written to a target afterwards. */
-#include "io.h"
+ * Errors: open: K3_ENOMEM, K3_EIO (no thread); add_file: K3_EUNSUPPORTED.  A failed read is a
+ * completion with sys_errno, never a failed call. Invariants: waiting + running + done = in flight
+ * <= depth, so both queues fit without growing; a read is continued until all bytes came, the file
+ * ended or the system refused; close drops what waits and waits for what runs, so nothing is
+ * written to a target afterwards. */
+#include "io_direct.h"
 #include "workers.h"
 
 #include <errno.h>
@@ -23,43 +24,30 @@
 /* Each thread holds one read; more than this many compete for locks in the kernel. */
 #define THREAD_COUNT_MAX 256u
 
-struct job {
-    struct k3_io_read read;
-    int fd;
-};
-
 struct k3_io {
     pthread_mutex_t lock;
-    pthread_cond_t has_work; /* a read waits, or the engine closes */
-    pthread_cond_t has_done; /* a completion waits */
-    struct job *jobs;        /* ring of `depth` reads that wait */
-    struct k3_io_done *done; /* ring of `depth` completions */
-    int *fds;
+    pthread_cond_t has_work;  /* a read waits, or the engine closes */
+    pthread_cond_t has_done;  /* a completion waits */
+    struct k3_io_way *jobs;   /* ring of `depth` reads that wait */
+    struct k3_io_done *done;  /* ring of `depth` completions */
+    struct k3_io_files files; /* only the driving thread looks: a waiting read carries its own */
     pthread_t *threads;
     uint32_t depth;
     uint32_t job_begin, job_count;
     uint32_t done_begin, done_count;
     uint32_t in_flight;
-    uint32_t fd_count, fd_cap;
     uint32_t thread_count;
+    bool is_direct;
     bool closing;
 };
 
-static void read_all(const struct job *job, struct k3_io_done *done)
+static void read_all(struct k3_io_way *way)
 {
-    done->tag = job->read.tag;
-    done->sys_errno = 0;
-    done->bytes = 0;
-    while (done->bytes < job->read.bytes) {
-        ssize_t n = pread(job->fd, (char *)job->read.target + done->bytes,
-                          job->read.bytes - done->bytes, (off_t)(job->read.offset + done->bytes));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            done->sys_errno = errno;
-        if (n <= 0)
-            return;
-        done->bytes += (size_t)n;
+    bool is_done = way->read.bytes == 0;
+    while (!is_done) {
+        struct k3_io_step step = k3_io_way_next(way);
+        ssize_t n = pread(step.fd, step.target, step.bytes, (off_t)step.offset);
+        is_done = k3_io_way_take(way, &step, n < 0 ? -(ssize_t)errno : n);
     }
 }
 
@@ -72,12 +60,12 @@ static void *serve(void *context)
             pthread_cond_wait(&io->has_work, &io->lock);
         if (io->closing)
             break;
-        struct job job = io->jobs[io->job_begin];
+        struct k3_io_way way = io->jobs[io->job_begin];
         io->job_begin = (io->job_begin + 1) % io->depth;
         io->job_count--;
         pthread_mutex_unlock(&io->lock);
-        struct k3_io_done done;
-        read_all(&job, &done);
+        read_all(&way);
+        struct k3_io_done done = {way.read.tag, way.sys_errno, way.done_bytes};
         pthread_mutex_lock(&io->lock);
         io->done[(io->done_begin + io->done_count) % io->depth] = done;
         io->done_count++;
@@ -107,8 +95,8 @@ static void pread_close(struct k3_io *io)
     pthread_cond_destroy(&io->has_done);
     pthread_cond_destroy(&io->has_work);
     pthread_mutex_destroy(&io->lock);
+    k3_io_files_fini(&io->files);
     free(io->threads);
-    free(io->fds);
     free(io->done);
     free(io->jobs);
     free(io);
@@ -139,7 +127,10 @@ static int pread_open(const struct k3_io_options *options, struct k3_io **out, s
     uint32_t depth = options->depth;
     if (depth == 0 || depth > DEPTH_MAX)
         return k3_fail(err, K3_EUSAGE, "io pread: depth %u is not in 1..%u", depth, DEPTH_MAX);
-    uint32_t count = options->thread_count ? options->thread_count : k3_cpu_count();
+    /* Direct reads sleep in the drive: only as many are under way as there are threads. */
+    uint32_t count = options->thread_count ? options->thread_count
+                     : options->is_direct  ? depth
+                                           : k3_cpu_count();
     if (count > depth)
         count = depth;
     if (count > THREAD_COUNT_MAX)
@@ -151,6 +142,7 @@ static int pread_open(const struct k3_io_options *options, struct k3_io **out, s
     pthread_cond_init(&io->has_work, NULL);
     pthread_cond_init(&io->has_done, NULL);
     io->depth = depth;
+    io->is_direct = options->is_direct;
     io->jobs = calloc(depth, sizeof *io->jobs);
     io->done = calloc(depth, sizeof *io->done);
     io->threads = calloc(count, sizeof *io->threads);
@@ -166,18 +158,15 @@ static int pread_open(const struct k3_io_options *options, struct k3_io **out, s
 
 static int pread_add_file(struct k3_io *io, int fd, uint32_t *file, struct k3_err *err)
 {
-    /* Only the driving thread reads this table: a waiting read carries its fd. */
-    if (io->fd_count == io->fd_cap) {
-        uint32_t cap = io->fd_cap ? io->fd_cap * 2 : 64;
-        int *fds = realloc(io->fds, cap * sizeof *fds);
-        if (!fds)
-            return k3_fail_sys(err, ENOMEM, "io pread: cannot add file %u", io->fd_count);
-        io->fds = fds;
-        io->fd_cap = cap;
-    }
-    *file = io->fd_count;
-    io->fds[io->fd_count++] = fd;
-    return 0;
+    struct k3_io_file own;
+    int rc = k3_io_file_open(fd, io->is_direct, &own, err);
+    if (rc)
+        return rc;
+    *file = io->files.count;
+    rc = k3_io_files_add(&io->files, &own, "pread", err);
+    if (rc)
+        k3_io_file_close(&own);
+    return rc;
 }
 
 static int pread_submit(struct k3_io *io, const struct k3_io_read *reads, uint32_t count,
@@ -186,16 +175,15 @@ static int pread_submit(struct k3_io *io, const struct k3_io_read *reads, uint32
     if (count > io->depth - io->in_flight)
         return k3_fail(err, K3_EUSAGE, "io pread: %u reads on top of %u in flight, depth is %u",
                        count, io->in_flight, io->depth);
-    for (uint32_t i = 0; i < count; i++)
-        if (reads[i].file >= io->fd_count || reads[i].bytes > K3_IO_READ_BYTES_MAX ||
-            reads[i].offset > INT64_MAX - K3_IO_READ_BYTES_MAX)
-            return k3_fail(err, K3_EUSAGE, "io pread: read %u of file %u, %zu bytes: not possible",
-                           i, reads[i].file, reads[i].bytes);
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = k3_io_files_check(&io->files, &reads[i], "pread", err);
+        if (rc)
+            return rc;
+    }
     pthread_mutex_lock(&io->lock);
     for (uint32_t i = 0; i < count; i++) {
-        struct job *job = &io->jobs[(io->job_begin + io->job_count) % io->depth];
-        job->read = reads[i];
-        job->fd = io->fds[reads[i].file];
+        k3_io_way_begin(&io->jobs[(io->job_begin + io->job_count) % io->depth], &reads[i],
+                        &io->files.file[reads[i].file]);
         io->job_count++;
         pthread_cond_signal(&io->has_work);
     }

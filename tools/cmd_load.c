@@ -167,6 +167,7 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_double(root, "seconds", report->seconds) &&
                  k3_doc_add_double(root, "gb_per_s", rate) &&
                  k3_doc_add_string(root, "io", report->io) &&
+                 k3_doc_add_bool(root, "direct", report->direct) &&
                  k3_doc_add_string(root, "device", report->device) &&
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
@@ -191,7 +192,8 @@ static void print_report(const struct load_run *run, const struct k3_load_report
     printf("loaded    %s of %u rank%s in %s, %s\n", k3_size_text(report->bytes).s, run->rank_count,
            run->rank_count == 1 ? "" : "s", k3_time_text(to_ns(report->seconds)).s,
            k3_rate_text(report->bytes, to_ns(report->seconds)).s);
-    printf("route     %s to %s\n", report->io, report->device);
+    printf("route     %s, %s, to %s\n", report->io,
+           report->direct ? "past the page cache" : "through the page cache", report->device);
     if (run->opts->no_verify)
         printf("verified  NOTHING: --no-verify was given\n");
     else

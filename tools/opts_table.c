@@ -96,7 +96,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                   own_group, FIELD(to), .commands = ON(EXPORT), .required = ON(EXPORT)},
     [K3_ID_DEVICE] = {K3_ID_DEVICE, K3_OPT_CHOICE, "device", "DEVICE", "host", "host",
                       "where the images go", own_group, FIELD(device), .commands = ON(LOAD)},
-    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|pread",
+    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD)},
     [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,

@@ -39,7 +39,7 @@ try export d
 try load d --ranks 3-1
 try load d --ranks 0,2-4,3
 try load d --ranks 0,
-try load d --io uring
+try load d --io telepathy
 try load d --device cuda:0
 try synth d
 try synth d --preset huge

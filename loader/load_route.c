@@ -1,0 +1,212 @@
+/* Purpose: which io engine reads the parts of a load, and whether past the page cache.
+ * Owns: the engine it opens (the load's), the sentences about what was not possible.
+ * Threads: the thread that opens the load.
+ * Errors: K3_EUSAGE for a name that is none; K3_EUNSUPPORTED for an engine that was asked for and
+ * is refused here; K3_EIO, K3_ENOMEM. Invariants: an engine that was named is taken or the load
+ * fails; with "auto" each refusal is a sentence of the report; a route counts only after a real
+ * read of every part by it. */
+#include "load_internal.h"
+
+#include "io_direct.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Timed reads that tell memory from drives: 32 of 128 KiB see a set that is hot or cold for the
+ * most part, and cost a few milliseconds. */
+#define SAMPLE_COUNT 32u
+#define SAMPLE_BYTES ((size_t)128 << 10)
+/* Faster than this it came from memory: page caches copy at 5 GB/s and more, while one read alone
+ * (nothing else in flight) gets less than 2 from any drive. */
+#define HOT_BYTES_PER_SECOND 3e9
+/* Registering locks memory and faults it in before the first read: up to this it takes
+ * milliseconds, beyond it the drives would wait for it. */
+#define REGISTER_BYTES_MAX ((uint64_t)64 << 20)
+
+static bool is_name(const char *name, const char *wanted)
+{
+    return strcmp(name ? name : "auto", wanted) == 0;
+}
+
+int k3_load_route_check(const char *name, struct k3_err *err)
+{
+    static const char *const later[] = {"cufile", "hipfile"};
+    if (is_name(name, "auto") || is_name(name, k3_io_pread.name))
+        return 0;
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (is_name(name, later[i]))
+            return k3_fail(err, K3_EUNSUPPORTED,
+                           "io %s is not in this build: use uring, pread or auto", name);
+    if (!is_name(name, k3_io_uring.name))
+        return k3_fail(err, K3_EUSAGE, "io %.100s is not known: use uring, pread or auto", name);
+    struct k3_err own;
+    k3_err_init(&own);
+    int rc = k3_io_uring.probe(NULL, &own);
+    if (rc)
+        return k3_fail(err, rc, "io uring: %s; or use io pread or auto", own.text);
+    return 0;
+}
+
+/* One line of the report. */
+static void note(struct k3_load *load, const char *what, const struct k3_err *why)
+{
+    struct k3_text *lines = &load->fallbacks;
+    k3_text_putf(lines, "%s%s: %s", lines->bytes ? "\n" : "", what, why->text);
+}
+
+/* ---- hot or cold ---- */
+
+/* A read of a place, any of the whole load, by its number; the seconds it took.  Parts were opened
+ * without read-ahead. */
+static double sample_seconds(const struct k3_load *load, uint32_t number, bool *was_read)
+{
+    /* Multiples of the golden ratio are spread evenly, and are the same in each run. */
+    uint64_t spread = (uint64_t)(number + 1) * 0x9e3779b97f4a7c15u;
+    uint64_t unit = (spread >> 32) * load->unit_count >> 32;
+    uint64_t inside = (spread >> 8) % (K3_UNIT_BYTES / SAMPLE_BYTES) * SAMPLE_BYTES;
+    const struct k3_load_part *part = load->parts;
+    while (unit >= part->unit_count)
+        unit -= part++->unit_count;
+    uint64_t offset = part->entry->data_offset + unit * K3_UNIT_BYTES + inside;
+    double begin_seconds = k3_load_now();
+    ssize_t n = pread(part->fd, load->bounce, SAMPLE_BYTES, (off_t)offset);
+    double seconds = k3_load_now() - begin_seconds;
+    *was_read = n == (ssize_t)SAMPLE_BYTES;
+    /* What came from the drive leaves the cache again: it is left as it was found. */
+    if (seconds > (double)SAMPLE_BYTES / HOT_BYTES_PER_SECOND)
+        k3_file_drop(part->fd, offset, SAMPLE_BYTES);
+    return seconds;
+}
+
+/* Do most of the samples come at the speed of memory?  mincore(2) would not tell: it shows every
+ * page as there to those who do not own the file. */
+static bool is_hot(const struct k3_load *load)
+{
+    uint32_t hot_count = 0, cold_count = 0;
+    if (load->unit_count == 0)
+        return true;
+    memset(load->bounce, 0, SAMPLE_BYTES); /* not the page faults of the buffer */
+    for (uint32_t i = 0; i < SAMPLE_COUNT; i++) {
+        bool was_read;
+        double seconds = sample_seconds(load, i, &was_read);
+        if (was_read && seconds <= (double)SAMPLE_BYTES / HOT_BYTES_PER_SECOND)
+            hot_count++;
+        else
+            cold_count++;
+        if (hot_count > SAMPLE_COUNT / 2 || cold_count > SAMPLE_COUNT / 2)
+            break;
+    }
+    return hot_count > cold_count;
+}
+
+/* ---- engines ---- */
+
+/* Where the images lie, for engines that register memory; none where that would take too long. */
+static uint32_t list_regions(const struct k3_load *load, struct k3_io_region *regions,
+                             struct k3_err *why)
+{
+    if (load->image_bytes > REGISTER_BYTES_MAX || load->rank_count > K3_IO_REGION_COUNT_MAX) {
+        k3_fail(why, K3_EUNSUPPORTED,
+                "target memory is not registered: all %llu bytes would be locked before the first "
+                "read",
+                (unsigned long long)load->image_bytes);
+        return 0;
+    }
+    for (uint32_t i = 0; i < load->rank_count; i++)
+        regions[i] = (struct k3_io_region){load->ranks[i].image, load->ranks[i].row->image_bytes};
+    return load->rank_count;
+}
+
+/* Open the engine and give it all parts; on failure it is closed again. */
+static int open_engine(struct k3_load *load, const struct k3_io_ops *ops, bool is_direct,
+                       struct k3_err *err)
+{
+    struct k3_io_region regions[K3_IO_REGION_COUNT_MAX];
+    struct k3_err slower;
+    k3_err_init(&slower);
+    struct k3_io_options options = {
+        .depth = load->depth, .is_direct = is_direct, .regions = regions, .note = &slower};
+    if (ops == &k3_io_uring)
+        options.region_count = list_regions(load, regions, &slower);
+    load->io_ops = ops;
+    load->is_direct = is_direct;
+    for (uint32_t i = 0; !is_direct && i < load->part_count; i++)
+        (void)posix_fadvise(load->parts[i].fd, 0, 0, POSIX_FADV_NORMAL); /* read-ahead again */
+    int rc = ops->open(&options, &load->io, err);
+    for (uint32_t i = 0; !rc && i < load->part_count; i++)
+        rc = ops->add_file(load->io, load->parts[i].fd, &load->parts[i].io_file, err);
+    if (rc && load->io) {
+        ops->close(load->io);
+        load->io = NULL;
+    }
+    if (!rc && slower.rc)
+        note(load, "io uring", &slower);
+    else if (!rc && options.region_count)
+        load->pinned_bytes = load->image_bytes;
+    return rc;
+}
+
+/* The same for a route that need not be: its failure is a line of the report. */
+static bool try_engine(struct k3_load *load, const struct k3_io_ops *ops, const char *what)
+{
+    struct k3_err why;
+    k3_err_init(&why);
+    if (open_engine(load, ops, true, &why) == 0)
+        return true;
+    note(load, what, &why);
+    return false;
+}
+
+/* Past the page cache or through it?  Through it where the pages are there already, or where direct
+ * reads are refused. */
+static bool wants_direct(struct k3_load *load, bool is_auto)
+{
+    struct k3_err why;
+    struct k3_io_file file;
+    k3_err_init(&why);
+    if (load->part_count == 0)
+        return false;
+    if (k3_io_file_open(load->parts[0].fd, true, &file, &why)) {
+        note(load, "pread through the page cache is used", &why);
+        return false;
+    }
+    k3_io_file_close(&file);
+    if (!is_hot(load))
+        return true;
+    if (is_auto) {
+        k3_fail(&why, K3_EUNSUPPORTED,
+                "timed sample reads found the parts in memory, where direct reads are slower");
+        note(load, "pread through the page cache is used", &why);
+    }
+    return false;
+}
+
+int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err)
+{
+    bool is_auto = is_name(name, "auto");
+    struct k3_err why;
+    k3_err_init(&why);
+    if (is_name(name, k3_io_uring.name)) {
+        int rc = open_engine(load, &k3_io_uring, true, &why);
+        if (rc)
+            return k3_fail(err, rc, "io uring: %s; or use io pread or auto", why.text);
+        return k3_text_check(&load->fallbacks, err);
+    }
+    bool has_ring = is_auto && k3_io_uring.probe(NULL, &why) == 0;
+    if (is_auto && !has_ring)
+        note(load, "io uring is not used", &why);
+    bool is_direct = wants_direct(load, is_auto);
+    if (is_direct && has_ring && try_engine(load, &k3_io_uring, "io uring is not used"))
+        return k3_text_check(&load->fallbacks, err);
+    if (is_direct && try_engine(load, &k3_io_pread, "pread through the page cache is used"))
+        return k3_text_check(&load->fallbacks, err);
+    int rc = open_engine(load, &k3_io_pread, false, err);
+    return rc ? rc : k3_text_check(&load->fallbacks, err);
+}
+
+int k3_load_route_take(struct k3_load *load, const struct k3_io_ops *ops, const char *name,
+                       struct k3_err *err)
+{
+    return open_engine(load, ops, is_name(name, k3_io_uring.name), err);
+}
