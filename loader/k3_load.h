@@ -3,7 +3,7 @@
  * Open -> run -> look up tensors and views -> close.  A load is one opaque struct, used by one
  * thread at a time; several loads may live side by side.  Nothing is handed out before all units of
  * all ranks of the load passed; after a failure or a cancel the memory's content is undefined.
- * Functions return 0 or a negative enum k3_rc (k3_err.h) and fill *err. */
+ * Functions return 0 or a negative enum k3_rc (k3_err.h) and fill *err anew; err may be NULL. */
 #ifndef K3_LOAD_H
 #define K3_LOAD_H
 

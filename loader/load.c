@@ -171,6 +171,11 @@ static int open_part(void *context, uint32_t worker, uint64_t task, struct k3_er
                                 part->digests - header_units * K3_DIGEST_BYTES, &header, err);
     if (rc)
         return rc;
+    rc = k3_set_check_header(load->set, part->entry, part->fd, err);
+    if (rc) {
+        k3_part_header_fini(&header);
+        return rc;
+    }
     part->st = header.st;
     part->views = header.views;
     part->view_count = header.view_count;
@@ -297,6 +302,7 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     struct k3_load_options options;
     double begin_seconds = k3_load_now();
     *out = NULL;
+    k3_load_begin(err);
     int rc = take_options(given, &options, err);
     if (!rc && !io_ops)
         rc = k3_load_route_check(options.io, err);

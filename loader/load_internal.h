@@ -117,4 +117,11 @@ bool k3_load_is_pad(const struct k3_st_tensor *tensor);
 void k3_load_name_tensors(const struct k3_st *st, uint64_t begin_offset, uint64_t end_offset,
                           char *text, size_t bytes);
 
+/* Every public call fills the caller's err anew; it need not be initialised. */
+static inline void k3_load_begin(struct k3_err *err)
+{
+    if (err)
+        k3_err_init(err);
+}
+
 #endif

@@ -11,7 +11,8 @@
 static int find_rank(const struct k3_load *load, uint32_t rank, const struct k3_load_rank **out,
                      struct k3_err *err)
 {
-    if (!load->ready)
+    k3_load_begin(err);
+    if (!load || !load->ready)
         return k3_fail(err, K3_EUSAGE,
                        "rank %u: nothing is handed out before a run of this load succeeded", rank);
     for (uint32_t i = 0; i < load->rank_count; i++) {

@@ -340,6 +340,9 @@ static int pass_gate(const struct k3_load *load, struct k3_err *err)
 
 int k3_load_run(struct k3_load *load, struct k3_err *err)
 {
+    k3_load_begin(err);
+    if (!load)
+        return k3_fail(err, K3_EUSAGE, "there is no load to run: did k3_load_open fail?");
     load->ready = false;
     if (load->broken)
         return k3_fail(err, K3_EUSAGE, "this load cannot run again: io %s failed; open a new one",

@@ -164,6 +164,7 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
     struct k3_doc *root = k3_doc_new_object();
     bool added = root && k3_doc_add_integer(root, "bytes", report->bytes) &&
                  k3_doc_add_integer(root, "verified_bytes", report->verified_bytes) &&
+                 k3_doc_add_bool(root, "verify", !run->opts->no_verify) &&
                  k3_doc_add_double(root, "seconds", report->seconds) &&
                  k3_doc_add_double(root, "gb_per_s", rate) &&
                  k3_doc_add_string(root, "io", report->io) &&
