@@ -305,8 +305,9 @@ static int open_target(struct exporter *exporter, const char *to, uint64_t bytes
         rc = k3_dir_list(&exporter->to, &names, &count, err);
     if (!rc && count)
         rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "%s is not empty (%s and %u more): an export needs an empty directory", to,
-                     names[0], count - 1);
+                     "%s is not empty (%u names, the first is %s): an export needs an empty "
+                     "directory; what an interrupted export left may be removed",
+                     to, count, names[0]);
     k3_names_free(names, count);
     if (!rc)
         rc = k3_dir_free_bytes(&exporter->to, &free_bytes, err);

@@ -587,10 +587,11 @@ static int check_dir(const struct k3_synth *synth, const char *path, struct k3_e
     if (rc)
         return rc;
     if (count)
-        rc = k3_fail(
-            err, K3_EUNSUPPORTED,
-            "%s: is not empty (it holds %.64s); synth writes into a new or empty directory only",
-            path, names[0]);
+        rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "%s: is not empty (it holds %.64s); synth writes into a new or empty "
+                     "directory only; what "
+                     "an interrupted synth left may be removed",
+                     path, names[0]);
     k3_names_free(names, count);
     uint64_t free_bytes;
     if (rc || synth->options.sparse)

@@ -343,8 +343,8 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
         goto out;
     k3_text_putf(&verify->subject, "%sdirectory %s", verify->subject.bytes ? "; " : "", path);
     k3_problems_add(&verify->notices, "structure only, without model rules: %s", reason);
-    k3_verify_checked(verify, "structure of %u safetensors files (%llu tensors), no digests", files,
-                      (unsigned long long)loose.tensor_count);
+    k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors), no digests",
+                      files, files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);
     if (loose.tensor_count)
         qsort(loose.tensors, (size_t)loose.tensor_count, sizeof *loose.tensors, by_name);
     rc = loose_index(&loose, &dir, err);
