@@ -5,7 +5,6 @@
  * Errors: K3_EUNSUPPORTED (incomplete: says what is missing), K3_ECORRUPT, K3_EIO, K3_ENOMEM.
  * Invariant: the manifest is the last file to appear; every step before may be cut short at any
  * byte and repeated. */
-#include "doc.h"
 #include "job.h"
 #include "part.h"
 #include "sha256.h"
@@ -31,6 +30,7 @@ struct part_source {
 
 struct seal {
     struct k3_job *job;
+    struct k3_plan *plan; /* owned */
     struct k3_config config;
     struct k3_layout layout;
     struct k3_manifest manifest; /* filled as records are read; entries owned by it */
@@ -49,25 +49,11 @@ static int no_memory(struct k3_err *err)
 
 static int decode_plan(struct seal *seal, const char *text, size_t bytes, struct k3_err *err)
 {
-    struct k3_doc *root = NULL;
-    int rc = k3_doc_decode(K3_PLAN_NAME, text, bytes, &root, err);
+    int rc = k3_plan_decode(text, bytes, &seal->plan, err);
     if (rc)
         return rc;
-    const struct k3_doc *name = k3_doc_find(root, "architecture"),
-                        *config = k3_doc_find(root, "config"),
-                        *layout = k3_doc_find(root, "layout");
-    const char *architecture = name ? k3_doc_string(name) : NULL;
-    const struct k3_model *model = architecture ? k3_model_find(architecture) : NULL;
-    if (!model || !config || !layout)
-        rc = k3_fail_at(err, K3_ECORRUPT, K3_PLAN_NAME, -1, "%s: not a plan this build knows",
-                        K3_PLAN_NAME);
-    if (!rc)
-        rc = k3_config_decode_plan(config, model, &seal->config, err);
-    if (!rc)
-        rc = k3_layout_decode_plan(layout, &seal->config, &seal->layout, err);
-    k3_doc_free(root);
-    if (rc)
-        return rc;
+    seal->config = seal->plan->config;
+    seal->layout = seal->plan->layout;
     seal->part_count = k3_config_part_count(&seal->config);
     seal->world = k3_layout_world(&seal->layout);
     uint64_t cells = (uint64_t)seal->part_count * seal->world;
@@ -347,6 +333,23 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct k3_file_entry *)a)->name, ((const struct k3_file_entry *)b)->name);
 }
 
+/* The records together name every source file of the plan, and no other. */
+static int check_sources(struct seal *seal, struct k3_err *err)
+{
+    const struct k3_manifest *manifest = &seal->manifest;
+    qsort(manifest->sources, manifest->source_count, sizeof manifest->sources[0], by_name);
+    bool same = manifest->source_count == seal->plan->source_count;
+    for (uint32_t i = 0; same && i < manifest->source_count; i++)
+        same = !strcmp(manifest->sources[i].name, seal->plan->sources[i].name) &&
+               manifest->sources[i].bytes == seal->plan->sources[i].bytes;
+    if (!same)
+        return k3_fail(err, K3_ECORRUPT,
+                       "%s: the records do not name the source files of the plan: begin again with "
+                       "convert --force",
+                       seal->job->outs[0].path);
+    return 0;
+}
+
 static int publish(struct seal *seal, struct k3_err *err)
 {
     struct k3_manifest *manifest = &seal->manifest;
@@ -366,7 +369,6 @@ static int publish(struct seal *seal, struct k3_err *err)
         rc = pick_headers(manifest, err);
     if (!rc) {
         qsort(manifest->files, manifest->file_count, sizeof manifest->files[0], by_name);
-        qsort(manifest->sources, manifest->source_count, sizeof manifest->sources[0], by_name);
         rc = k3_manifest_encode(manifest, &text, err);
     }
     if (!rc)
@@ -391,12 +393,15 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct
     if (!rc)
         rc = check_complete(&seal, err);
     if (!rc)
+        rc = check_sources(&seal, err); /* before anything is moved */
+    if (!rc)
         rc = move_all(&seal, err);
     if (!rc)
         rc = publish(&seal, err);
     if (!rc)
         rc = k3_job_clear_partial(job, err);
     k3_manifest_fini(&seal.manifest);
+    k3_plan_close(seal.plan);
     free(seal.records);
     free(seal.sources_of);
     free(seal.have);
