@@ -133,8 +133,7 @@ struct k3_config_demand {
     bool is_optional;   /* where it is absent, the tensors themselves decide */
 };
 
-#define K3_RULE_COUNT_MAX  96u /* K3 has 69 */
-#define K3_GROUP_COUNT_MAX 32u /* groups of a rule table; K3 has 27 */
+#define K3_RULE_COUNT_MAX 96u /* K3 has 62 */
 
 struct k3_model {
     const char *architecture;

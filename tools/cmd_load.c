@@ -8,6 +8,7 @@
 #include "bytes.h"
 #include "cmds.h"
 #include "doc.h"
+#include "fdlimit.h"
 #include "k3_load.h"
 #include "progress.h"
 #include "set.h"
@@ -270,6 +271,7 @@ int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err)
     if (!run)
         return k3_fail(err, K3_ENOMEM, "no memory to load");
     run->opts = opts;
+    k3_raise_file_limit(); /* a file stays open for each part: 760 of K3 at TP8, twice if direct */
     int rc = judge(run, err);
     if (!rc)
         rc = load(run, err);
