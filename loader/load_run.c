@@ -134,7 +134,7 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
     };
     uint32_t lane = run->lane;
     run->lane = (lane + 1) % load->lane_count;
-    return load->dev_ops->verify_units(load->dev, lane, &check, err);
+    return load->dev_ops->verify_units(load->dev, lane, &check, 1, err);
 }
 
 static int reap_some(struct run *run, struct k3_err *err)
@@ -194,7 +194,7 @@ static int wait_lanes(struct k3_load *load, struct k3_err *err)
 {
     int rc = 0;
     for (uint32_t i = 0; i < load->lane_count; i++) {
-        int lane_rc = load->dev_ops->copy_wait(load->dev, i, err);
+        int lane_rc = load->dev_ops->copy_wait(load->dev, i, K3_DEV_WAIT_ALL, err);
         if (!rc)
             rc = lane_rc;
     }
@@ -288,8 +288,8 @@ static int second_read(struct k3_load *load, struct k3_load_part *part, uint32_t
     part->results[unit] = K3_UNIT_UNKNOWN;
     rc = load->dev_ops->copy_begin(load->dev, 0, &copy, err);
     if (!rc && load->verify)
-        rc = load->dev_ops->verify_units(load->dev, 0, &check, err);
-    int wait_rc = load->dev_ops->copy_wait(load->dev, 0, err);
+        rc = load->dev_ops->verify_units(load->dev, 0, &check, 1, err);
+    int wait_rc = load->dev_ops->copy_wait(load->dev, 0, K3_DEV_WAIT_ALL, err);
     if (!rc)
         rc = wait_rc;
     if (!rc && load->verify && part->results[unit] != K3_UNIT_RIGHT)

@@ -26,6 +26,7 @@ enum op_kind { OP_COPY, OP_CHECK };
 
 struct op {
     enum op_kind kind;
+    bool is_last; /* with it an operation of the table ends: one may be several checks */
     union {
         struct k3_dev_copy copy;
         struct k3_dev_check check;
@@ -35,10 +36,11 @@ struct op {
 struct lane {
     pthread_mutex_t lock;
     pthread_cond_t has_work; /* an operation waits, or the lane closes */
-    pthread_cond_t has_room; /* the queue is not full, or (count 0) the lane is idle */
+    pthread_cond_t has_room; /* an operation ended */
     pthread_t thread;
     struct k3_sha256 *sha;
     struct op queue[QUEUE_COUNT]; /* ring; its first operation stays in it while it runs */
+    uint64_t begun_count, done_count; /* operations of the table, since open */
     uint32_t begin, count;
     bool closing, started;
 };
@@ -78,6 +80,7 @@ static void *serve(void *context)
         pthread_mutex_lock(&lane->lock);
         lane->begin = (lane->begin + 1) % QUEUE_COUNT;
         lane->count--;
+        lane->done_count += op.is_last;
         pthread_cond_signal(&lane->has_room);
     }
     pthread_mutex_unlock(&lane->lock);
@@ -94,6 +97,7 @@ static int lane_push(struct k3_dev *dev, uint32_t index, const struct op *op, st
         pthread_cond_wait(&lane->has_room, &lane->lock);
     lane->queue[(lane->begin + lane->count) % QUEUE_COUNT] = *op;
     lane->count++;
+    lane->begun_count += op->is_last;
     pthread_cond_signal(&lane->has_work);
     pthread_mutex_unlock(&lane->lock);
     return 0;
@@ -208,27 +212,40 @@ static void host_unpin(struct k3_dev *dev, void *data, size_t bytes)
 static int host_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_dev_copy *copy,
                            struct k3_err *err)
 {
-    struct op op = {.kind = OP_COPY, .as.copy = *copy};
+    struct op op = {.kind = OP_COPY, .is_last = true, .as.copy = *copy};
     return lane_push(dev, lane, &op, err);
 }
 
-static int host_copy_wait(struct k3_dev *dev, uint32_t index, struct k3_err *err)
+static int host_copy_wait(struct k3_dev *dev, uint32_t index, uint64_t op_count, struct k3_err *err)
 {
     if (index >= dev->lane_count)
         return k3_fail(err, K3_EUSAGE, "device host: lane %u of %u", index, dev->lane_count);
     struct lane *lane = &dev->lanes[index];
     pthread_mutex_lock(&lane->lock);
-    while (lane->count)
+    while (lane->done_count < op_count && lane->done_count < lane->begun_count)
         pthread_cond_wait(&lane->has_room, &lane->lock);
     pthread_mutex_unlock(&lane->lock);
     return 0;
 }
 
-static int host_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
-                             struct k3_err *err)
+static int host_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *checks,
+                             uint32_t check_count, struct k3_err *err)
 {
-    struct op op = {.kind = OP_CHECK, .as.check = *check};
-    return lane_push(dev, lane, &op, err);
+    static const struct k3_dev_check nothing;
+    uint64_t unit_count = 0;
+    for (uint32_t i = 0; i < check_count; i++)
+        unit_count += checks[i].unit_count;
+    if (unit_count > K3_DEV_CHECK_UNITS_MAX)
+        return k3_fail(err, K3_EUSAGE, "device host: %llu units in one check, %u at most",
+                       (unsigned long long)unit_count, K3_DEV_CHECK_UNITS_MAX);
+    if (check_count == 0)
+        checks = &nothing, check_count = 1;
+    int rc = 0;
+    for (uint32_t i = 0; i < check_count && !rc; i++) {
+        struct op op = {.kind = OP_CHECK, .is_last = i + 1 == check_count, .as.check = checks[i]};
+        rc = lane_push(dev, lane, &op, err);
+    }
+    return rc;
 }
 
 const struct k3_dev_ops k3_dev_host = {

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define POISON_STEP_BYTES ((uint64_t)1 << 20)
+#define FLIP_OFFSET       12345u
+
 static const struct k3_dev_ops *inner_ops;
 static struct fault_dev_rule rule;
 static uint64_t hit_count;
@@ -16,6 +19,7 @@ static uint64_t hit_count;
 struct k3_dev {
     struct k3_dev *inner;
     uint64_t alloc_count, copy_count, check_count, wait_count;
+    uint64_t own_count[K3_LANE_COUNT_MAX]; /* operations of ours on the inner lanes */
 };
 
 static bool hits(enum fault_dev_kind kind, uint64_t n)
@@ -45,13 +49,31 @@ static int fault_open(const struct k3_dev_options *options, struct k3_dev **out,
     return rc;
 }
 
+/* By copies, since not every device has memory that the host can write. */
+static int own_copy(struct k3_dev *dev, uint32_t lane, const struct k3_dev_copy *copy,
+                    struct k3_err *err)
+{
+    int rc = inner_ops->copy_begin(dev->inner, lane, copy, err);
+    dev->own_count[lane] += !rc;
+    return rc ? rc : inner_ops->copy_wait(dev->inner, lane, K3_DEV_WAIT_ALL, err);
+}
+
 static int fault_alloc(struct k3_dev *dev, uint64_t bytes, void **out, struct k3_err *err)
 {
+    static uint8_t poison[POISON_STEP_BYTES];
     if (hits(FAULT_DEV_ALLOC, ++dev->alloc_count))
         return k3_fail(err, K3_ENOMEM, "fault device: alloc fails");
     int rc = inner_ops->alloc(dev->inner, bytes, out, err);
-    if (!rc)
-        memset(*out, FAULT_DEV_POISON, (size_t)bytes);
+    memset(poison, FAULT_DEV_POISON, sizeof poison);
+    for (uint64_t at = 0; at < bytes && !rc; at += POISON_STEP_BYTES) {
+        struct k3_dev_copy copy = {
+            .target = (uint8_t *)*out + at,
+            .source = poison,
+            .bytes = bytes - at < POISON_STEP_BYTES ? bytes - at : POISON_STEP_BYTES,
+            .kind = K3_COPY_HOST_TO_DEV,
+        };
+        rc = own_copy(dev, 0, &copy, err);
+    }
     return rc;
 }
 
@@ -78,28 +100,42 @@ static int fault_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_d
     return inner_ops->copy_begin(dev->inner, lane, copy, err);
 }
 
-static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, struct k3_err *err)
+static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count,
+                           struct k3_err *err)
 {
-    int rc = inner_ops->copy_wait(dev->inner, lane, err);
+    if (lane < K3_LANE_COUNT_MAX && op_count != K3_DEV_WAIT_ALL)
+        op_count += dev->own_count[lane];
+    int rc = inner_ops->copy_wait(dev->inner, lane, op_count, err);
     if (!rc && hits(FAULT_DEV_WAIT, ++dev->wait_count))
         rc = k3_fail(err, K3_EDEVICE, "fault device: a lane failed");
     return rc;
 }
 
-static int fault_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
-                              struct k3_err *err)
+/* One bit of the first unit of a check, behind the copies that were begun before. */
+static int flip(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
+                struct k3_err *err)
+{
+    uint8_t byte = 0;
+    uint8_t *at = (uint8_t *)(uintptr_t)check->data + FLIP_OFFSET;
+    struct k3_dev_copy out = {&byte, at, 1, K3_COPY_DEV_TO_HOST};
+    struct k3_dev_copy in = {at, &byte, 1, K3_COPY_HOST_TO_DEV};
+    int rc = own_copy(dev, lane, &out, err);
+    byte ^= 0x40;
+    return rc ? rc : own_copy(dev, lane, &in, err);
+}
+
+static int fault_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *checks,
+                              uint32_t check_count, struct k3_err *err)
 {
     uint64_t n = ++dev->check_count;
     if (hits(FAULT_DEV_CHECK, n))
         return k3_fail(err, K3_EDEVICE, "fault device: a check does not begin");
-    if (hits(FAULT_DEV_FLIP, n)) {
-        /* The lane must have come this far: a copy begun before would undo the flip. */
-        int rc = inner_ops->copy_wait(dev->inner, lane, err);
+    if (check_count && hits(FAULT_DEV_FLIP, n)) {
+        int rc = flip(dev, lane, checks, err);
         if (rc)
             return rc;
-        ((uint8_t *)(uintptr_t)check->data)[12345] ^= 0x40;
     }
-    return inner_ops->verify_units(dev->inner, lane, check, err);
+    return inner_ops->verify_units(dev->inner, lane, checks, check_count, err);
 }
 
 static void fault_close(struct k3_dev *dev)
