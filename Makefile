@@ -20,7 +20,7 @@ WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
 COMMANDS := plan convert seal verify inspect export load synth
 FEATURES :=
-LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread
+LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl
 LIBS_TEST := -lcmocka
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prototypes \
@@ -96,6 +96,37 @@ help:
 	@echo
 	@echo 'V=1 shows commands.  CFLAGS (now: $(CFLAGS)) is yours.  WERROR=1 makes warnings errors.'
 	@echo 'CONFIG=release|asan|tsan picks the build; each has its own folder.'
+
+# ---- GPU code, where its compilers are; a build without them says so when it is asked ----
+NVCC      ?= $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc))
+HIPCC     ?= $(shell command -v hipcc)
+GPU_SRC   := runtime/unit_check.cu
+CUDA_FATBIN := $(if $(NVCC),$(BUILD)/gpu/unit_check.fatbin)
+HIP_OBJECT  := $(if $(HIPCC),$(BUILD)/gpu/unit_check.hsaco)
+CUDA_WANTED := 80 90 100 103 120
+HIP_WANTED  := gfx90a gfx942 gfx950
+
+# Each architecture of the list that this compiler knows, and PTX of the newest for later ones.
+$(BUILD)/gpu/unit_check.fatbin: $(GPU_SRC)
+	$(say) NVCC $@
+	@mkdir -p $(@D)
+	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
+	    case "$$known" in *sm_$$n*) flags="$$flags -gencode arch=compute_$$n,code=sm_$$n"; last=$$n;; esac; done; \
+	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
+
+# hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
+$(BUILD)/gpu/unit_check.hsaco: $(GPU_SRC)
+	$(say) HIPCC $@
+	@mkdir -p $(@D)
+	$(Q)flags=; for t in $(HIP_WANTED); do \
+	    if $(HIPCC) --genco --offload-arch=$$t -x hip -include hip/hip_runtime.h -O3 -o $@.try $< 2>/dev/null; \
+	    then flags="$$flags --offload-arch=$$t"; fi; done; rm -f $@.try; \
+	    $(HIPCC) --genco $$flags -x hip -include hip/hip_runtime.h -O3 -o $@ $<
+
+$(OUT)/obj/runtime/gpu_kernels.o: $(CUDA_FATBIN) $(HIP_OBJECT) $(GPU_SRC)
+$(OUT)/obj/runtime/gpu_kernels.o: ALL_CPPFLAGS += -DK3_UNIT_CHECK_SOURCE='"$(abspath $(GPU_SRC))"' \
+    $(if $(CUDA_FATBIN),-DK3_CUDA_FATBIN='"$(abspath $(CUDA_FATBIN))"') \
+    $(if $(HIP_OBJECT),-DK3_HIP_OBJECT='"$(abspath $(HIP_OBJECT))"')
 
 # ---- compile and link ----
 # Objects follow the flags: other flags, other contents of this file, everything is built again.

@@ -39,7 +39,7 @@ struct lane {
     pthread_cond_t has_room; /* an operation ended */
     pthread_t thread;
     struct k3_sha256 *sha;
-    struct op queue[QUEUE_COUNT]; /* ring; its first operation stays in it while it runs */
+    struct op queue[QUEUE_COUNT];     /* ring; its first operation stays in it while it runs */
     uint64_t begun_count, done_count; /* operations of the table, since open */
     uint32_t begin, count;
     bool closing, started;

@@ -100,8 +100,7 @@ static int fault_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_d
     return inner_ops->copy_begin(dev->inner, lane, copy, err);
 }
 
-static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count,
-                           struct k3_err *err)
+static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count, struct k3_err *err)
 {
     if (lane < K3_LANE_COUNT_MAX && op_count != K3_DEV_WAIT_ALL)
         op_count += dev->own_count[lane];

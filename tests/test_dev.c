@@ -232,8 +232,8 @@ static void test_single_bits(void **state)
     free_checked(&checked);
 }
 
-/* Close without waiting: what was begun is run to its end first.  The memory is that of another open
- * device of the same number, since what is copied to must outlive the one that is closed. */
+/* Close without waiting: what was begun is run to its end first.  The memory is that of another
+ * open device of the same number, since what is copied to must outlive the one that is closed. */
 static void test_close_drains(void **state)
 {
     (void)state;
