@@ -46,7 +46,8 @@ TOOL_SRC  := $(filter-out $(MAIN_SRC),$(wildcard tools/*.c))
 TESTS     := $(wildcard tests/test_*.c)
 MAKERS    := $(wildcard tests/make_*.c)
 SHIMS     := $(wildcard tests/shim_*.c)
-SHARED    := $(filter-out $(TESTS) $(MAKERS) $(SHIMS),$(wildcard tests/*.c))
+FAKES     := $(wildcard tests/fake_*.c)
+SHARED    := $(filter-out $(TESTS) $(MAKERS) $(SHIMS) $(FAKES),$(wildcard tests/*.c))
 BENCHES   := $(wildcard tests/bench/*.c)
 
 obj        = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
@@ -58,6 +59,8 @@ LIB_SO    := $(if $(wildcard loader/k3_load.h),$(OUT)/libk3load.so.0)
 LIB_MAP   := $(wildcard loader/k3_load.map)
 TEST_BIN  := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS) $(MAKERS))
 SHIM_SO   := $(patsubst tests/%.c,$(OUT)/tests/%.so,$(SHIMS))
+FAKE_SO   := $(addprefix $(OUT)/fake/,libcuda.so.1 libamdhip64.so.6 libhiprtc.so.6) \
+             $(OUT)/fake_old/libcuda.so.1 $(OUT)/fake_old/libamdhip64.so.6 $(OUT)/fake_bad/libcuda.so.1
 BENCH_BIN := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 ALL_OBJ   := $(call obj,$(LIB_SRC) $(TOOL_SRC) $(MAIN_SRC) $(TESTS) $(MAKERS) $(SHARED) $(BENCHES))
 
@@ -71,7 +74,7 @@ Q := @
 say = @printf '  %-6s %s\n'
 endif
 
-.PHONY: all help tests check demo test test-real test-fault tidy sanitize sanitize-thread bench \
+.PHONY: all help tests check demo test test-real test-fault test-gpu tidy sanitize sanitize-thread bench \
         install uninstall deps clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -85,6 +88,7 @@ help:
 	@echo 'make test        install what is missing, build, run all tests'
 	@echo 'make test-real   tests on the published checkpoint: K3_REAL_CKPT=DIR'
 	@echo 'make test-fault  kill loops and failing system calls (minutes)'
+	@echo 'make test-gpu    tests on the GPUs of this machine; what has none is skipped'
 	@echo 'make tidy        house rules, format, static analysis'
 	@echo 'make sanitize    all tests under AddressSanitizer and UBSan'
 	@echo 'make sanitize-thread   all tests under ThreadSanitizer'
@@ -178,6 +182,61 @@ $(OUT)/tests/shim_%.so: tests/shim_%.c $(OUT)/flags
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(filter-out $(CONFIG_FLAGS),$(ALL_CFLAGS)) -shared $< \
 	    -ldl -lpthread -o $@
 
+# ---- fake drivers: the same source under the names of both kinds; each exports its list only ----
+fake_so = $(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) $(ALL_LDFLAGS) -shared -Wl,-soname,$(notdir $(1)) \
+    -Wl,--version-script=$(2) -Wl,--exclude-libs,ALL $(3) $(LIB_A) -lcrypto -lpthread -ldl -o $(1)
+FAKE_GPU  := tests/fake_gpu.c tests/fake_gpu_state.c tests/fake_gpu_stream.c
+FAKE_DEPS := $(OUT)/flags $(LIB_A) $(wildcard tests/fake_*)
+ROCM_NEXT = ln -sf $(@F) $(@:.6=.7) # a newer driver of this machine must not come first
+
+$(OUT)/fake/libcuda.so.1: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_cuda.map,$(FAKE_GPU))
+
+$(OUT)/fake/libamdhip64.so.6: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_hip.map,-DFAKE_HIP $(FAKE_GPU)) && $(ROCM_NEXT)
+
+$(OUT)/fake/libhiprtc.so.6: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_hiprtc.map,tests/fake_hiprtc.c) && $(ROCM_NEXT)
+
+# Drivers that lack a call, and files that are no library.
+$(OUT)/fake_old/libcuda.so.1: $(FAKE_DEPS)
+	@mkdir -p $(@D)
+	@sed '/cuLaunchKernel/d' tests/fake_cuda.map > $@.map
+	$(Q)$(call fake_so,$@,$@.map,$(FAKE_GPU))
+
+$(OUT)/fake_old/libamdhip64.so.6: $(FAKE_DEPS)
+	@mkdir -p $(@D)
+	@sed '/hipModuleLaunchKernel/d' tests/fake_hip.map > $@.map
+	$(Q)$(call fake_so,$@,$@.map,-DFAKE_HIP $(FAKE_GPU)) && $(ROCM_NEXT)
+
+$(OUT)/fake_bad/libcuda.so.1: Makefile
+	@mkdir -p $(@D)
+	@for n in libamdhip64.so.7 libamdhip64.so.6 libamdhip64.so.5 $(@F); do : > $(@D)/$$n; done
+
+# HIP done by NVIDIA's driver; its hipRTC gives the code that nvcc made.
+ifneq ($(CUDA_FATBIN),)
+FAKE_SO += $(OUT)/fake_hip_cuda/libamdhip64.so.6 $(OUT)/fake_hip_cuda/libhiprtc.so.6
+
+$(OUT)/fake_hip_cuda/libamdhip64.so.6: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_hip.map,tests/fake_hip_cuda.c) && $(ROCM_NEXT)
+
+$(OUT)/fake_hip_cuda/libhiprtc.so.6: $(FAKE_DEPS) $(CUDA_FATBIN)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_hiprtc.map,-DFAKE_CODE_PATH='"$(abspath $(CUDA_FATBIN))"' tests/fake_hiprtc.c) \
+	    && $(ROCM_NEXT)
+endif
+
+$(OUT)/tests/test_dev_gpu: | $(FAKE_SO)
+
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	$(say) LD $@
 	@mkdir -p $(@D)
@@ -188,7 +247,7 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 # ---- tests ----
 RUN_ENV = K3=$(abspath $(PROGRAM)) K3_BUILD=$(abspath $(OUT)) K3_SOURCE=$(CURDIR)
 
-tests: all $(TEST_BIN) $(SHIM_SO)
+tests: all $(TEST_BIN) $(SHIM_SO) $(FAKE_SO)
 
 # Run what is built; the last line is "N passed, N failed".
 check: tests
@@ -200,6 +259,11 @@ test: deps
 # Both need more time or more disk than `make test` may take; each script says what it needs.
 test-real test-fault: tests
 	@$(RUN_ENV) tests/scripts/run_scripts.sh tests/$(patsubst test-%,%,$@)
+
+# The drivers of this machine; `make check` has the same tests on fake ones.
+test-gpu: tests
+	@$(OUT)/tests/test_dev_gpu real
+	@[ ! -d tests/gpu ] || $(RUN_ENV) tests/scripts/run_scripts.sh tests/gpu
 
 # Leaks are errors; detect_stack_use_after_return costs little and finds borrowed locals.  The exit
 # code is none of ours, so that no test that waits for exit 1 takes a report for it.

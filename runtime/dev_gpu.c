@@ -41,6 +41,7 @@ struct lane {
     struct k3_gpu_event *events[EVENT_COUNT]; /* operation n has events[n % EVENT_COUNT] */
     uint64_t begun_count, done_count;
     struct batch batches[BATCH_COUNT];
+    bool has_failed; /* what runs on it may be unknown to us: its answers are worth nothing */
 };
 
 /* Memory whose start had to be moved to reach an alignment. */
@@ -71,6 +72,22 @@ static int bad_lane(const struct k3_dev *dev, uint32_t lane, struct k3_err *err)
 }
 
 /* ---- operations of a lane ---- */
+
+/* After a failure a launch may still run whose end nobody has marked: it would answer for what is
+ * asked next. */
+static int check_lane(const struct k3_dev *dev, const struct lane *lane, struct k3_err *err)
+{
+    if (!lane->has_failed)
+        return 0;
+    return k3_fail(err, K3_EDEVICE, "device %s:%u: lane %zu has failed before: close the device",
+                   dev->gpu.api->name, dev->gpu.index, (size_t)(lane - dev->lanes));
+}
+
+static int end_with(struct lane *lane, int rc)
+{
+    lane->has_failed = lane->has_failed || rc;
+    return rc;
+}
 
 /* Give the caller the answers of a batch that is done. */
 static void hand_out(struct batch *batch)
@@ -138,9 +155,11 @@ static int alloc_moved(struct k3_dev *dev, uint64_t bytes, void **out, struct k3
     struct moved *moved = calloc(1, sizeof *moved);
     if (!moved)
         return k3_fail(err, K3_ENOMEM, "no memory for a list");
-    if (dev->gpu.api->mem_alloc(&moved->base, (size_t)bytes + ALIGN_BYTES) != K3_GPU_SUCCESS) {
+    int code = dev->gpu.api->mem_alloc(&moved->base, (size_t)bytes + ALIGN_BYTES);
+    if (code != K3_GPU_SUCCESS) {
         free(moved);
-        return fail_alloc(dev, bytes + ALIGN_BYTES, err);
+        return code == K3_GPU_OUT_OF_MEMORY ? fail_alloc(dev, bytes + ALIGN_BYTES, err)
+                                            : judge(dev, code, "allocating memory", err);
     }
     uintptr_t skip = (ALIGN_BYTES - (uintptr_t)moved->base % ALIGN_BYTES) % ALIGN_BYTES;
     moved->data = (char *)moved->base + skip;
@@ -255,7 +274,9 @@ static int gpu_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_dev
     int rc = k3_gpu_enter(&dev->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = copy_entered(dev, &dev->lanes[lane], copy, err);
+    rc = check_lane(dev, &dev->lanes[lane], err);
+    if (!rc)
+        rc = end_with(&dev->lanes[lane], copy_entered(dev, &dev->lanes[lane], copy, err));
     k3_gpu_leave(&dev->gpu, saved);
     return rc;
 }
@@ -270,7 +291,9 @@ static int gpu_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count, s
     int rc = k3_gpu_enter(&dev->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = wait_ops(dev, &dev->lanes[lane], op_count, err);
+    rc = check_lane(dev, &dev->lanes[lane], err);
+    if (!rc)
+        rc = end_with(&dev->lanes[lane], wait_ops(dev, &dev->lanes[lane], op_count, err));
     k3_gpu_leave(&dev->gpu, saved);
     return rc;
 }
@@ -341,13 +364,17 @@ static int gpu_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_d
     int rc = k3_gpu_enter(&dev->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = verify_entered(dev, &dev->lanes[lane], checks, check_count, err);
+    rc = check_lane(dev, &dev->lanes[lane], err);
+    if (!rc)
+        rc = end_with(&dev->lanes[lane],
+                      verify_entered(dev, &dev->lanes[lane], checks, check_count, err));
     k3_gpu_leave(&dev->gpu, saved);
     return rc;
 }
 
 /* ---- close ---- */
 
+/* Answers that nobody has waited for are dropped: their place may be gone. */
 static void close_lane(struct k3_dev *dev, struct lane *lane)
 {
     const struct k3_gpu_api *api = dev->gpu.api;
@@ -355,11 +382,8 @@ static void close_lane(struct k3_dev *dev, struct lane *lane)
         (void)api->stream_synchronize(lane->stream);
     for (uint32_t b = 0; b < BATCH_COUNT; b++) {
         struct batch *batch = &lane->batches[b];
-        if (batch->op)
-            hand_out(batch);
         if (batch->asks)
             (void)api->host_free(batch->asks);
-        free(batch->results);
     }
     for (uint32_t e = 0; e < EVENT_COUNT; e++)
         if (lane->events[e])
@@ -382,6 +406,9 @@ static void gpu_close(struct k3_dev *dev)
     }
     if (dev->has_context && dev->gpu.api->kind == K3_GPU_CUDA)
         (void)dev->gpu.api->cuda_context_release(dev->gpu.device);
+    for (uint32_t i = 0; dev->lanes && i < dev->lane_count; i++)
+        for (uint32_t b = 0; b < BATCH_COUNT; b++)
+            free(dev->lanes[i].batches[b].results);
     while (dev->moved) {
         struct moved *moved = dev->moved;
         dev->moved = moved->next;
@@ -467,6 +494,8 @@ static int self_test(struct k3_dev *dev, struct k3_err *err)
     int rc = alloc_entered(dev, K3_UNIT_BYTES, &data, err);
     if (!rc)
         rc = self_test_with(dev, unit, data, err);
+    if (rc && data) /* what was begun reads `unit` */
+        (void)dev->gpu.api->stream_synchronize(dev->lanes[0].stream);
     if (data)
         gpu_release(dev, data, K3_UNIT_BYTES);
     free(unit);

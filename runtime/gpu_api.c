@@ -2,8 +2,8 @@
  * Owns: one table for each kind, static; the libraries stay open for the life of the process.
  * Threads: any; the tables are filled under a lock and constant afterwards.
  * Errors: K3_EUNSUPPORTED where a library, a call or a driver is missing; K3_EDEVICE.
- * Invariants: a table that was handed out has every call of its kind; a failed opening leaves
- * nothing behind and may be tried again. */
+ * Invariants: a table that was handed out has every call of its kind; a failed opening may be tried
+ * again. */
 #include "gpu_api.h"
 
 #include <dlfcn.h>
@@ -145,10 +145,10 @@ int k3_gpu_api_open(enum k3_gpu_kind kind, const struct k3_gpu_api **out, struct
         rc = open_library(&api, err);
         if (!rc)
             rc = find_calls(&api, err);
-        if (!rc)
-            rc = start_driver(&api, err);
         if (rc && api.handle)
             dlclose(api.handle);
+        if (!rc) /* a driver that was started, even in vain, may have threads: it stays */
+            rc = start_driver(&api, err);
         if (!rc) {
             tables[kind] = api;
             is_open[kind] = true;

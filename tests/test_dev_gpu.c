@@ -1,0 +1,782 @@
+/* Purpose: the devices "cuda" and "hip" over fake drivers (fake_gpu.h): the conformance suite, each
+ * call failing at each of its turns, faults of the hardware, drivers that are not there.
+ *   test_dev_gpu             all of it; runs itself again with the folder of each fake driver
+ *   test_dev_gpu real        over the drivers of this machine; one line where there is none
+ *   test_dev_gpu fake KIND   over what LD_LIBRARY_PATH names
+ *   test_dev_gpu refused KIND TEXT   opening fails, and says TEXT
+ * Owns: a report in a temporary file.
+ * Threads: one drives the devices.
+ * Errors: a failed assertion ends the test.
+ * Invariants: nothing is left in a driver after a close, whatever failed before; a failed call
+ * never lets a unit pass. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "dev_suite.h"
+#include "gpu_kernels.h"
+#include "tree.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PATH_BYTES   4096
+#define REPORT_BYTES 16384
+#define UNITS        3u
+#define DATA_BYTES   (UNITS * (size_t)K3_UNIT_BYTES)
+#define TURNS_MAX    40 /* a call with more turns is failed at its first and last ones only */
+#define FAIL_CODE    999
+#define COUNT_OF(a)  (sizeof(a) / sizeof *(a))
+
+static const struct k3_dev_ops *ops;
+static const struct k3_gpu_api *api;
+static enum k3_gpu_kind kind;
+static char report_path[PATH_BYTES];
+static uint8_t *source; /* UNITS units */
+static uint8_t wanted[UNITS * K3_DIGEST_BYTES];
+
+/* ---- the fake driver ---- */
+
+static const char *named(const char *cuda, const char *hip)
+{
+    return kind == K3_GPU_CUDA ? cuda : hip;
+}
+
+/* From here on this fault; gives back what the driver reports of the time before. */
+static const char *control(const char *fault)
+{
+    static char text[REPORT_BYTES];
+    int version;
+    if (fault)
+        assert_int_equal(setenv("FAKE_GPU_FAULT", fault, 1), 0);
+    else
+        unsetenv("FAKE_GPU_FAULT");
+    assert_int_equal(api->driver_version(&version), 0);
+    FILE *file = fopen(report_path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+static long reported(const char *report, const char *what)
+{
+    char line[128];
+    snprintf(line, sizeof line, "%s ", what);
+    const char *at = strstr(report, line);
+    return at ? strtol(at + strlen(line), NULL, 10) : -1;
+}
+
+/* All that is still allocated. */
+static long left(const char *report)
+{
+    long sum = 0;
+    for (const char *at = report; (at = strstr(at, "left ")); at++)
+        sum += strtol(strchr(at + 5, ' '), NULL, 10);
+    return sum;
+}
+
+static void assert_nothing_left(void)
+{
+    const char *report = control(NULL);
+    if (left(report) != 0)
+        print_message("%s", report);
+    assert_int_equal(left(report), 0);
+    assert_int_equal(reported(report, "changed"), 0);
+}
+
+/* ---- one use of a device, from open to close ---- */
+
+struct use {
+    struct k3_dev *dev;
+    void *data;
+    bool is_pinned;
+    uint8_t results[UNITS];
+    uint8_t *back;
+};
+
+static int open_use(struct use *use, uint32_t index, struct k3_err *err)
+{
+    struct k3_dev_options options = {.index = index, .lane_count = 1};
+    memset(use, 0, sizeof *use);
+    use->back = malloc(DATA_BYTES);
+    assert_non_null(use->back);
+    memset(use->back, 0xA5, DATA_BYTES);
+    int rc = ops->probe(index, err);
+    return rc ? rc : ops->open(&options, &use->dev, err);
+}
+
+static int copy_unit(struct use *use, uint32_t unit, struct k3_err *err)
+{
+    struct k3_dev_copy copy = {(uint8_t *)use->data + (size_t)unit * K3_UNIT_BYTES,
+                               source + (size_t)unit * K3_UNIT_BYTES, K3_UNIT_BYTES,
+                               K3_COPY_HOST_TO_DEV};
+    return ops->copy_begin(use->dev, 0, &copy, err);
+}
+
+static int work(struct use *use, struct k3_err *err)
+{
+    struct k3_dev_check check = {use->data, wanted, use->results, UNITS};
+    struct k3_dev_copy back = {use->back, use->data, DATA_BYTES, K3_COPY_DEV_TO_HOST};
+    int rc = 0;
+    for (uint32_t u = 0; u < UNITS && !rc; u++)
+        rc = copy_unit(use, u, err);
+    if (!rc)
+        rc = ops->verify_units(use->dev, 0, &check, 1, err);
+    if (!rc)
+        rc = ops->copy_wait(use->dev, 0, UNITS, err);
+    if (!rc)
+        rc = ops->copy_begin(use->dev, 0, &back, err);
+    return rc ? rc : ops->copy_wait(use->dev, 0, K3_DEV_WAIT_ALL, err);
+}
+
+static int prepare(struct use *use, struct k3_err *err)
+{
+    int rc = ops->alloc(use->dev, DATA_BYTES, &use->data, err);
+    if (!rc)
+        rc = ops->pin(use->dev, source, DATA_BYTES, err);
+    use->is_pinned = !rc;
+    return rc;
+}
+
+static void close_use(struct use *use)
+{
+    if (use->is_pinned)
+        ops->unpin(use->dev, source, DATA_BYTES);
+    if (use->data)
+        ops->release(use->dev, use->data, DATA_BYTES);
+    ops->close(use->dev);
+    free(use->back);
+}
+
+/* All of it.  What was not proved is not called right. */
+static int use_once(uint8_t results[UNITS], struct k3_err *err)
+{
+    struct use use;
+    int rc = open_use(&use, 0, err);
+    if (!rc)
+        rc = prepare(&use, err);
+    if (!rc)
+        rc = work(&use, err);
+    if (!rc)
+        assert_memory_equal(use.back, source, DATA_BYTES);
+    memcpy(results, use.results, UNITS);
+    close_use(&use);
+    return rc;
+}
+
+static void assert_right(const uint8_t results[UNITS])
+{
+    for (uint32_t u = 0; u < UNITS; u++)
+        assert_int_equal(results[u], K3_UNIT_RIGHT);
+}
+
+static void make_source(void)
+{
+    struct k3_sha256 *sha;
+    source = malloc(DATA_BYTES);
+    assert_non_null(source);
+    for (size_t i = 0; i < DATA_BYTES; i++)
+        source[i] = (uint8_t)((i * 2654435761u) >> 17);
+    assert_int_equal(k3_sha256_open(&sha, NULL), 0);
+    for (uint32_t u = 0; u < UNITS; u++)
+        k3_unit_digest(sha, source + (size_t)u * K3_UNIT_BYTES, K3_UNIT_BYTES,
+                       wanted + (size_t)u * K3_DIGEST_BYTES);
+    k3_sha256_close(sha);
+}
+
+/* ---- errors of any driver ---- */
+
+static void test_index(void **state)
+{
+    (void)state;
+    struct k3_dev_options options = {.index = 1000, .lane_count = 1};
+    struct k3_dev *dev;
+    struct k3_err err;
+    char text[64];
+    k3_err_init(&err);
+    assert_int_equal(ops->probe(1000, &err), K3_EUNSUPPORTED);
+    snprintf(text, sizeof text, "device %s:1000: there are ", ops->name);
+    assert_non_null(strstr(err.text, text));
+    k3_err_init(&err);
+    assert_int_equal(ops->open(&options, &dev, &err), K3_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, text));
+    assert_null(dev);
+}
+
+/* More than any device has, and what no size_t counts. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {(uint64_t)1 << 50, UINT64_MAX};
+    struct use use;
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        struct k3_err err;
+        char needed[64];
+        void *data = &use;
+        k3_err_init(&err);
+        assert_int_equal(ops->alloc(use.dev, sizes[i], &data, &err), K3_EUNSUPPORTED);
+        assert_null(data);
+        snprintf(needed, sizeof needed, "%llu bytes of its memory are needed",
+                 (unsigned long long)sizes[i]);
+        assert_non_null(strstr(err.text, needed));
+        assert_non_null(strstr(err.text, " are free"));
+    }
+    assert_int_equal(prepare(&use, NULL), 0);
+    assert_int_equal(work(&use, NULL), 0);
+    assert_right(use.results);
+    close_use(&use);
+}
+
+/* ---- the thread's own device ---- */
+
+static void *own_context;
+static int own_device;
+
+static void have_own(void)
+{
+    own_device = 1;
+    if (kind == K3_GPU_HIP) {
+        assert_int_equal(api->hip_device_set(own_device), 0);
+        return;
+    }
+    assert_int_equal(api->cuda_context_retain(&own_context, own_device), 0);
+    assert_int_equal(api->cuda_context_push(own_context), 0);
+}
+
+/* It is on top, and nothing is below. */
+static void assert_own(void)
+{
+    void *context = NULL, *below;
+    int device = -1;
+    if (kind == K3_GPU_HIP) {
+        assert_int_equal(api->hip_device_get_current(&device), 0);
+        assert_int_equal(device, own_device);
+        return;
+    }
+    assert_int_equal(api->cuda_context_pop(&context), 0);
+    assert_ptr_equal(context, own_context);
+    assert_int_not_equal(api->cuda_context_pop(&below), 0);
+    assert_int_equal(api->cuda_context_push(context), 0);
+}
+
+static void drop_own(void)
+{
+    void *context;
+    if (kind == K3_GPU_HIP) {
+        assert_int_equal(api->hip_device_set(0), 0);
+        return;
+    }
+    assert_int_equal(api->cuda_context_pop(&context), 0);
+    assert_int_equal(api->cuda_context_release(own_device), 0);
+}
+
+/* An engine that shares the thread finds its device as it was, after what works and what fails. */
+static void test_own_device(void **state)
+{
+    (void)state;
+    struct use use;
+    struct k3_dev_options options = {.index = 0, .lane_count = 1};
+    struct k3_dev *dev;
+    void *data;
+    have_own();
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    assert_own();
+    assert_int_equal(prepare(&use, NULL), 0);
+    assert_own();
+    assert_int_equal(copy_unit(&use, 0, NULL), 0);
+    assert_own();
+    assert_int_equal(work(&use, NULL), 0);
+    assert_right(use.results);
+    assert_own();
+    assert_int_not_equal(ops->alloc(use.dev, (uint64_t)1 << 50, &data, NULL), 0);
+    assert_own();
+    assert_int_equal(ops->copy_wait(use.dev, 0, K3_DEV_WAIT_ALL, NULL), 0);
+    assert_own();
+    close_use(&use);
+    assert_own();
+    control(named("fail=cuEventCreate=999:7", "fail=hipEventCreateWithFlags=999:7"));
+    assert_int_equal(ops->open(&options, &dev, NULL), K3_EDEVICE);
+    assert_own();
+    drop_own();
+    assert_nothing_left();
+}
+
+/* ---- each call fails at each of its turns ---- */
+
+/* Calls whose failure nobody can answer: they give something back, which is then left in the
+ * driver, or they clean up, or there is another way. */
+static const struct ignored {
+    const char *name;
+    bool leaves;
+} ignored_calls[] = {
+    {"cuMemFree_v2", true},
+    {"cuMemFreeHost", true},
+    {"cuMemHostUnregister", true},
+    {"cuStreamDestroy_v2", true},
+    {"cuEventDestroy_v2", true},
+    {"cuModuleUnload", true},
+    {"cuDevicePrimaryCtxRelease_v2", true},
+    {"cuCtxPushCurrent_v2", true},
+    {"cuCtxPopCurrent_v2", false},
+    {"cuStreamSynchronize", false},
+    {"hipFree", true},
+    {"hipHostFree", true},
+    {"hipHostUnregister", true},
+    {"hipStreamDestroy", true},
+    {"hipEventDestroy", true},
+    {"hipModuleUnload", true},
+    {"hipGetDevice", true},
+    {"hipSetDevice", true},
+    {"hipStreamSynchronize", false},
+    {"hipModuleLoadData", false}, /* there is code made ahead as well */
+    {"hipModuleGetFunction", false},
+};
+
+static const struct ignored *find_ignored(const char *call)
+{
+    for (size_t i = 0; i < COUNT_OF(ignored_calls); i++)
+        if (!strcmp(call, ignored_calls[i].name))
+            return &ignored_calls[i];
+    return NULL;
+}
+
+/* What a call that failed has left behind must not reach the next turn. */
+static void clean_up(void)
+{
+    void *context;
+    while (kind == K3_GPU_CUDA && api->cuda_context_pop(&context) == 0)
+        ;
+    if (kind == K3_GPU_CUDA) {
+        assert_int_equal(api->cuda_context_retain(&context, 0), 0);
+        assert_int_equal(api->cuda_context_push(context), 0);
+    } else {
+        assert_int_equal(api->hip_device_set(0), 0);
+    }
+    (void)api->host_unregister(source);
+    if (kind == K3_GPU_CUDA) {
+        assert_int_equal(api->cuda_context_pop(&context), 0);
+        assert_int_equal(api->cuda_context_release(0), 0);
+    }
+}
+
+static void fail_at(const char *call, long turn)
+{
+    char fault[128];
+    uint8_t results[UNITS];
+    struct k3_err err;
+    const struct ignored *ignored = find_ignored(call);
+    k3_err_init(&err);
+    snprintf(fault, sizeof fault, "fail=%s=%d:%ld", call, FAIL_CODE, turn);
+    const long before = left(control(fault));
+    const int rc = use_once(results, &err);
+    const char *report = control(NULL);
+    bool is_good = reported(report, "faults") == 1 && reported(report, "changed") == 0 &&
+                   (left(report) == before || (ignored && ignored->leaves)) &&
+                   (rc ? strstr(err.text, "device ") || strstr(err.text, "hipRTC") : !!ignored);
+    if (!is_good)
+        print_message("%s: %d %s\nbefore %ld\n%s", fault, rc, err.text, before, report);
+    assert_true(is_good);
+    if (!rc)
+        assert_right(results);
+    clean_up();
+}
+
+static void test_each_call(void **state)
+{
+    (void)state;
+    static char calls[REPORT_BYTES];
+    uint8_t results[UNITS];
+    control(NULL);
+    assert_int_equal(use_once(results, NULL), 0);
+    assert_right(results);
+    snprintf(calls, sizeof calls, "%s", control(NULL));
+    assert_int_equal(left(calls), 0);
+    int call_count = 0;
+    for (char *at = strstr(calls, "calls "); at; at = strstr(at, "calls ")) {
+        char call[64];
+        long count;
+        assert_int_equal(sscanf(at, "calls %63s %ld", call, &count), 2);
+        at += strlen("calls ");
+        call_count++;
+        for (long turn = 1; turn <= count; turn++)
+            if (count <= TURNS_MAX || turn <= 2 || turn > count - 2)
+                fail_at(call, turn);
+    }
+    assert_true(call_count >= 24); /* all but the few that no device uses yet */
+}
+
+/* ---- what hardware does wrong ---- */
+
+static const enum k3_unit_result R = K3_UNIT_RIGHT, W = K3_UNIT_WRONG, U = K3_UNIT_UNKNOWN;
+
+static void use_with(const char *fault, const uint8_t expect[UNITS])
+{
+    struct use use;
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(open_use(&use, 0, &err), 0);
+    assert_int_equal(prepare(&use, &err), 0);
+    control(fault);
+    assert_int_equal(work(&use, &err), 0);
+    for (uint32_t u = 0; u < UNITS; u++)
+        assert_int_equal(use.results[u], expect[u]);
+    close_use(&use);
+    const char *report = control(NULL);
+    assert_int_equal(reported(report, "faults"), 1);
+    assert_int_equal(left(report), 0);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    use_with("flip:2", (const uint8_t[]){R, W, R});
+    use_with("skip:3", (const uint8_t[]){R, R, W});
+    use_with("swap:1", (const uint8_t[]){W, W, R});
+    use_with("swap:3", (const uint8_t[]){R, R, R}); /* nobody follows: only late */
+    use_with("idle:1", (const uint8_t[]){U, U, U});
+    use_with("no:1", (const uint8_t[]){W, W, W});
+    use_with("late:2", (const uint8_t[]){R, R, R});
+    use_with("late:4", (const uint8_t[]){R, R, R});
+}
+
+/* A kernel that answers for the neighbour: of two units, the wrong one is called right. */
+static void test_fault_other(void **state)
+{
+    (void)state;
+    wanted[0] ^= 1;
+    use_with("other:1", (const uint8_t[]){R, R, W});
+    wanted[0] ^= 1;
+}
+
+/* The device breaks while it works: the wait says so, and all that comes later. */
+static void test_break(void **state)
+{
+    (void)state;
+    struct use use;
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    assert_int_equal(prepare(&use, NULL), 0);
+    control("break:2");
+    assert_int_equal(work(&use, &err), K3_EDEVICE);
+    assert_non_null(
+        strstr(err.text, named("CUDA_ERROR_ILLEGAL_ADDRESS", "hipErrorIllegalAddress")));
+    assert_int_equal(ops->copy_wait(use.dev, 0, K3_DEV_WAIT_ALL, NULL), K3_EDEVICE);
+    for (uint32_t u = 0; u < UNITS; u++)
+        assert_int_equal(use.results[u], K3_UNIT_UNKNOWN);
+    close_use(&use);
+    assert_nothing_left();
+}
+
+/* A source is read late: what is written to it before the wait is what arrives. */
+static void test_late_source(void **state)
+{
+    (void)state;
+    struct use use;
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    assert_int_equal(prepare(&use, NULL), 0);
+    control("swap:1"); /* holds the copy until somebody waits */
+    assert_int_equal(copy_unit(&use, 0, NULL), 0);
+    source[77] ^= 1;
+    struct k3_dev_check check = {use.data, wanted, use.results, 1};
+    assert_int_equal(ops->verify_units(use.dev, 0, &check, 1, NULL), 0);
+    assert_int_equal(ops->copy_wait(use.dev, 0, K3_DEV_WAIT_ALL, NULL), 0);
+    source[77] ^= 1;
+    assert_int_equal(use.results[0], K3_UNIT_WRONG);
+    close_use(&use);
+    assert_nothing_left();
+}
+
+/* A device that checks wrongly is not opened. */
+static void test_self_test(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"flip:1", "skip:1", "idle:1", "other:1", "yes:1", "no:1"};
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        struct use use;
+        struct k3_err err;
+        k3_err_init(&err);
+        control(faults[i]);
+        assert_int_equal(open_use(&use, 0, &err), K3_EDEVICE);
+        assert_non_null(strstr(err.text, "its check of known bytes is wrong"));
+        assert_null(use.dev);
+        free(use.back);
+        assert_nothing_left();
+    }
+}
+
+/* ---- memory and code ---- */
+
+static void test_pin_twice(void **state)
+{
+    (void)state;
+    struct use use;
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    assert_int_equal(prepare(&use, NULL), 0);
+    assert_int_equal(ops->pin(use.dev, source, 4096, &err), K3_EDEVICE);
+    assert_non_null(strstr(err.text, "cannot register 4096 bytes"));
+    close_use(&use);
+    assert_nothing_left();
+}
+
+/* The last bytes that are free go; one more does not; all come back. */
+static void test_memory_limit(void **state)
+{
+    (void)state;
+    struct use use;
+    void *data, *more;
+    setenv("FAKE_GPU_MEMORY_BYTES", "8388608", 1);
+    control(NULL);
+    assert_int_equal(open_use(&use, 1, NULL), 0);
+    for (int turn = 0; turn < 2; turn++) {
+        struct k3_err err;
+        char text[128];
+        k3_err_init(&err);
+        assert_int_equal(ops->alloc(use.dev, 6u << 20, &data, NULL), 0);
+        assert_int_equal(ops->alloc(use.dev, 3u << 20, &more, &err), K3_EUNSUPPORTED);
+        snprintf(text, sizeof text,
+                 "device %s:1: 3145728 bytes of its memory are needed, 2097152 of 8388608 are free",
+                 ops->name);
+        assert_non_null(strstr(err.text, text));
+        ops->release(use.dev, data, 6u << 20);
+    }
+    close_use(&use);
+    unsetenv("FAKE_GPU_MEMORY_BYTES");
+    assert_nothing_left();
+}
+
+/* hipRTC comes first; without it what hipcc made, and where both fail the sentence has both. */
+static void test_code(void **state)
+{
+    (void)state;
+    struct use use;
+    struct k3_err err;
+    k3_err_init(&err);
+    if (kind == K3_GPU_CUDA) {
+        control("fail=cuModuleLoadData=200:1");
+        assert_int_equal(open_use(&use, 0, &err), K3_EUNSUPPORTED);
+        assert_non_null(strstr(err.text, "its code does not load: CUDA_ERROR_INVALID_IMAGE"));
+        close_use(&use);
+        assert_nothing_left();
+        return;
+    }
+    setenv("FAKE_HIPRTC_BROKEN", "1", 1);
+    int rc = open_use(&use, 0, &err);
+    if (rc) { /* hipcc was not there */
+        assert_int_equal(rc, K3_EUNSUPPORTED);
+        assert_non_null(strstr(err.text, "fake hipRTC: error: no kernel in this source"));
+        assert_null(strstr(err.text, "second line"));
+        assert_non_null(strstr(err.text, "no code made ahead"));
+    }
+    close_use(&use);
+    k3_err_init(&err);
+    control("fail=hipModuleLoadData=200:1:2");
+    assert_int_equal(open_use(&use, 0, &err), K3_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "hipRTC does not compile the kernel (code 6): fake hipRTC"));
+    assert_non_null(strstr(err.text, "made ahead"));
+    close_use(&use);
+    unsetenv("FAKE_HIPRTC_BROKEN");
+    assert_nothing_left();
+}
+
+/* Two devices at once, and two opens of one: what one frees stays with the other. */
+static void test_several(void **state)
+{
+    (void)state;
+    struct use uses[3];
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(open_use(&uses[i], i % 2, NULL), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(ops->alloc(uses[i].dev, DATA_BYTES, &uses[i].data, NULL), 0);
+        for (uint32_t u = 0; u < UNITS; u++)
+            assert_int_equal(copy_unit(&uses[i], u, NULL), 0);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(work(&uses[i], NULL), 0);
+        assert_right(uses[i].results);
+        close_use(&uses[i]);
+    }
+    assert_nothing_left();
+}
+
+/* ---- running ---- */
+
+static int choose(const char *name)
+{
+    kind = !strcmp(name, "hip") ? K3_GPU_HIP : K3_GPU_CUDA;
+    ops = kind == K3_GPU_HIP ? &k3_dev_hip : &k3_dev_cuda;
+    return 0;
+}
+
+static int run_refused(const char *text)
+{
+    struct k3_dev_options options = {.index = 0, .lane_count = 1};
+    for (int turn = 0; turn < 2; turn++) {
+        struct k3_dev *dev;
+        struct k3_err err;
+        k3_err_init(&err);
+        int rc = turn ? ops->open(&options, &dev, &err) : ops->probe(0, &err);
+        if (rc != K3_EUNSUPPORTED || !strstr(err.text, text)) {
+            printf("%d %s\n", rc, err.text);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The tests that any driver must pass. */
+static int run_any(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_index),
+                                       cmocka_unit_test(test_no_memory)};
+    return dev_suite_run(ops) + cmocka_run_group_tests_name("any driver", tests, NULL, NULL);
+}
+
+static int run_fake(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_device), cmocka_unit_test(test_several),
+        cmocka_unit_test(test_pin_twice),  cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_code),       cmocka_unit_test(test_self_test),
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_fault_other),
+        cmocka_unit_test(test_break),      cmocka_unit_test(test_late_source),
+        cmocka_unit_test(test_each_call),
+    };
+    struct k3_err err;
+    k3_err_init(&err);
+    if (k3_gpu_kernels_probe(kind, &err)) {
+        printf("[  SKIPPED ] %s: %s\n", ops->name, err.text);
+        return 0;
+    }
+    if (k3_gpu_api_open(kind, &api, &err)) {
+        printf("%s\n", err.text);
+        return 1;
+    }
+    int failed = run_any();
+    const char *report = control(NULL);
+    if (left(report) || reported(report, "changed")) {
+        printf("after the suite:\n%s", report);
+        failed++;
+    }
+    return failed + cmocka_run_group_tests_name("fake driver", tests, NULL, NULL);
+}
+
+static int run_real(void)
+{
+    int failed = 0;
+    static const char *const names[] = {"cuda", "hip"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct k3_err err;
+        k3_err_init(&err);
+        choose(names[i]);
+        if (ops->probe(0, &err))
+            printf("SKIP %s no GPU: %s\n", names[i], err.text);
+        else
+            failed += run_any();
+        fflush(stdout);
+    }
+    return failed;
+}
+
+/* ---- this program again, with a folder of drivers ---- */
+
+static char program[PATH_BYTES], folder[PATH_BYTES];
+
+static int run_again(const char *drivers, const char *setting, const char *const arguments[3])
+{
+    fflush(stdout);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char path[2 * PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%s", folder, drivers);
+        setenv("LD_LIBRARY_PATH", path, 1);
+        setenv("FAKE_GPU_REPORT", report_path, 1);
+        if (setting)
+            putenv((char *)(uintptr_t)setting);
+        char *argv[] = {program, NULL, NULL, NULL, NULL};
+        for (int i = 0; i < 3; i++)
+            argv[i + 1] = (char *)(uintptr_t)arguments[i];
+        execv(program, argv);
+        _exit(127);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *drivers, *setting, *kind, *text;
+    } rows[] = {
+        {"fake_bad", NULL, "cuda", "device cuda: no libcuda.so.1 on this machine"},
+        {"fake_bad", NULL, "hip", "device hip: no libamdhip64.so."},
+        {"fake_old", NULL, "cuda", "libcuda.so.1 has no cuLaunchKernel: a newer driver is needed"},
+        {"fake_old", NULL, "hip", " has no hipModuleLaunchKernel: a newer driver is needed"},
+        {"fake", "FAKE_GPU_COUNT=0", "cuda", "does not start: CUDA_ERROR_NO_DEVICE"},
+        {"fake", "FAKE_GPU_COUNT=0", "hip", "does not start: hipErrorNoDevice"},
+        {"fake", "FAKE_GPU_FAULT=fail=cuInit=999:1:9", "cuda", "does not start: CUDA_ERROR_UNKN"},
+        {"fake", "FAKE_GPU_FAULT=fail=hipInit=999:1:9", "hip", "does not start: hipErrorUnknown"},
+        {"fake", "FAKE_GPU_FAULT=fail=cuDeviceGetCount=801:1:9", "cuda",
+         "does not start: CUDA_ERROR_NOT_SUPPORTED"},
+        {"fake", "FAKE_GPU_FAULT=fail=hipGetDeviceCount=4242:1:9", "hip",
+         "does not start: hipErrorUnknown"},
+        {"fake", "FAKE_GPU_FAULT=fail=cuInit=4242:1:9", "cuda", "an unknown error"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(run_again(rows[i].drivers, rows[i].setting,
+                                   (const char *[]){"refused", rows[i].kind, rows[i].text}),
+                         0);
+}
+
+static int run_all(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused)};
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes <= 0)
+        return 1;
+    snprintf(folder, sizeof folder, "%.*s", (int)bytes, program);
+    for (int up = 0; up < 2; up++) /* OUT/tests/test_dev_gpu */
+        *strrchr(folder, '/') = 0;
+    snprintf(report_path, sizeof report_path, "%s/k3-gpu.XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    int file = mkstemp(report_path);
+    if (file < 0)
+        return 1;
+    close(file);
+    int failed = cmocka_run_group_tests_name("no driver", tests, NULL, NULL);
+    failed += run_again("fake", NULL, (const char *[]){"fake", "cuda", NULL}) != 0;
+    failed += run_again("fake", NULL, (const char *[]){"fake", "hip", NULL}) != 0;
+    unlink(report_path);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    make_source();
+    int failed = 1;
+    if (argc == 1) {
+        failed = run_all();
+    } else if (argc == 2 && !strcmp(argv[1], "real")) {
+        failed = run_real();
+    } else if (argc >= 3 && !choose(argv[2])) {
+        snprintf(report_path, sizeof report_path, "%s",
+                 getenv("FAKE_GPU_REPORT") ? getenv("FAKE_GPU_REPORT") : "");
+        failed = !strcmp(argv[1], "refused") && argc == 4 ? run_refused(argv[3]) : run_fake();
+    }
+    free(source);
+    return failed != 0;
+}
