@@ -7,33 +7,35 @@
 
 #include <stdlib.h>
 
-#ifndef K3_CUDA_FATBIN
-#define K3_CUDA_FATBIN "/dev/null"
-#endif
-#ifndef K3_HIP_OBJECT
-#define K3_HIP_OBJECT "/dev/null"
-#endif
 #ifndef K3_UNIT_CHECK_SOURCE
 #error "the Makefile says where unit_check.cu is"
 #endif
 
 /* 64: an image of code is read in place by the drivers, which want it aligned. */
-#define EMBED(name, path)                                                                          \
+#define EMBED(name, content)                                                                       \
     __asm__(".pushsection .rodata\n"                                                               \
             ".balign 64\n"                                                                         \
             ".global " #name "_begin\n"                                                            \
-            ".hidden " #name "_begin\n" #name "_begin:\n"                                          \
-            ".incbin \"" path "\"\n"                                                               \
-            ".global " #name "_end\n"                                                              \
+            ".hidden " #name "_begin\n" #name "_begin:\n" content ".global " #name "_end\n"        \
             ".hidden " #name "_end\n" #name "_end:\n"                                              \
             ".byte 0\n"                                                                            \
             ".popsection\n");                                                                      \
     extern const char name##_begin[];                                                              \
     extern const char name##_end[]
+#define FILE_OF(path) ".incbin \"" path "\"\n"
+#define NOTHING       "" /* not /dev/null: assemblers take regular files only */
 
-EMBED(k3_cuda_fatbin, K3_CUDA_FATBIN);
-EMBED(k3_hip_object, K3_HIP_OBJECT);
-EMBED(k3_unit_check_source, K3_UNIT_CHECK_SOURCE); /* the byte behind it ends the string */
+#ifdef K3_CUDA_FATBIN
+EMBED(k3_cuda_fatbin, FILE_OF(K3_CUDA_FATBIN));
+#else
+EMBED(k3_cuda_fatbin, NOTHING);
+#endif
+#ifdef K3_HIP_OBJECT
+EMBED(k3_hip_object, FILE_OF(K3_HIP_OBJECT));
+#else
+EMBED(k3_hip_object, NOTHING);
+#endif
+EMBED(k3_unit_check_source, FILE_OF(K3_UNIT_CHECK_SOURCE)); /* the byte behind it ends the string */
 
 int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err)
 {

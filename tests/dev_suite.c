@@ -280,14 +280,18 @@ static void test_wait_counts(void **state)
     for (int i = 0; i < TURNS; i++)
         memset(source + (size_t)i * BYTES, i + 1, BYTES);
     assert_int_equal(ops->alloc(dev, BYTES, &data, NULL), 0);
-    wait_for(1);
-    for (int i = 0; i < TURNS; i++) {
-        begin(1, data, source + (size_t)i * BYTES, BYTES, K3_COPY_HOST_TO_DEV);
-        begin(1, target + (size_t)i * BYTES, data, BYTES, K3_COPY_DEV_TO_HOST);
-    }
-    for (int i = 0; i < TURNS; i++) {
-        assert_int_equal(ops->copy_wait(dev, 1, 2 * (uint64_t)i + 2, NULL), 0);
-        assert_memory_equal(target + (size_t)i * BYTES, source + (size_t)i * BYTES, BYTES);
+    for (uint32_t lane = 0; lane < LANE_COUNT; lane++) {
+        memset(target, 0xA5, (size_t)TURNS * BYTES);
+        wait_for(lane);
+        for (int i = 0; i < TURNS; i++) {
+            begin(lane, data, source + (size_t)i * BYTES, BYTES, K3_COPY_HOST_TO_DEV);
+            begin(lane, target + (size_t)i * BYTES, data, BYTES, K3_COPY_DEV_TO_HOST);
+        }
+        for (int i = 0; i < TURNS; i++) {
+            assert_int_equal(ops->copy_wait(dev, lane, 2 * (uint64_t)i + 2, NULL), 0);
+            assert_memory_equal(target + (size_t)i * BYTES, source + (size_t)i * BYTES, BYTES);
+        }
+        wait_for(lane);
     }
     ops->release(dev, data, BYTES);
     free(source);

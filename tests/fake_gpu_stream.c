@@ -44,8 +44,8 @@ static void pause_some(struct k3_gpu_stream *stream)
 {
     stream->random = stream->random * STEP + 1;
     unsigned drawn = (unsigned)(stream->random >> 33);
-    if (drawn % 4 == 0)
-        usleep(drawn / 4 % PAUSE_MAX_US + 1);
+    if (drawn % 8 == 0)
+        usleep(drawn / 8 % PAUSE_MAX_US + 1);
 }
 
 static void break_device(int device, int code)

@@ -1,7 +1,8 @@
 /* Purpose: the devices "cuda" and "hip" over fake drivers (fake_gpu.h): the conformance suite, each
  * call failing at each of its turns, faults of the hardware, drivers that are not there.
  *   test_dev_gpu             all of it; runs itself again with the folder of each fake driver
- *   test_dev_gpu real        over the drivers of this machine; one line where there is none
+ *   test_dev_gpu real [KIND...]   over the drivers of this machine, or of LD_LIBRARY_PATH; one line
+ *                            where there is none, which is a failure for a KIND that is named
  *   test_dev_gpu fake KIND   over what LD_LIBRARY_PATH names
  *   test_dev_gpu refused KIND TEXT   opening fails, and says TEXT
  * Owns: a report in a temporary file.
@@ -98,7 +99,7 @@ struct use {
     struct k3_dev *dev;
     void *data;
     bool is_pinned;
-    uint8_t results[UNITS];
+    uint8_t results[UNITS], waited[UNITS];
     uint8_t *back;
 };
 
@@ -131,7 +132,8 @@ static int work(struct use *use, struct k3_err *err)
     if (!rc)
         rc = ops->verify_units(use->dev, 0, &check, 1, err);
     if (!rc)
-        rc = ops->copy_wait(use->dev, 0, UNITS, err);
+        rc = ops->copy_wait(use->dev, 0, UNITS + 1, err);
+    memcpy(use->waited, use->results, UNITS); /* what the wait has brought */
     if (!rc)
         rc = ops->copy_begin(use->dev, 0, &back, err);
     return rc ? rc : ops->copy_wait(use->dev, 0, K3_DEV_WAIT_ALL, err);
@@ -428,7 +430,7 @@ static void use_with(const char *fault, const uint8_t expect[UNITS])
     control(fault);
     assert_int_equal(work(&use, &err), 0);
     for (uint32_t u = 0; u < UNITS; u++)
-        assert_int_equal(use.results[u], expect[u]);
+        assert_int_equal(use.waited[u], expect[u]);
     close_use(&use);
     const char *report = control(NULL);
     assert_int_equal(reported(report, "faults"), 1);
@@ -672,7 +674,7 @@ static int run_fake(void)
     return failed + cmocka_run_group_tests_name("fake driver", tests, NULL, NULL);
 }
 
-static int run_real(void)
+static int run_real(int required_count, char **required)
 {
     int failed = 0;
     static const char *const names[] = {"cuda", "hip"};
@@ -680,10 +682,13 @@ static int run_real(void)
         struct k3_err err;
         k3_err_init(&err);
         choose(names[i]);
-        if (ops->probe(0, &err))
+        if (ops->probe(0, &err)) {
             printf("SKIP %s no GPU: %s\n", names[i], err.text);
-        else
+            for (int r = 0; r < required_count; r++)
+                failed += !strcmp(required[r], names[i]);
+        } else {
             failed += run_any();
+        }
         fflush(stdout);
     }
     return failed;
@@ -699,8 +704,8 @@ static int run_again(const char *drivers, const char *setting, const char *const
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        char path[2 * PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", folder, drivers);
+        char path[3 * PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%s:%s/fake", folder, drivers, folder);
         setenv("LD_LIBRARY_PATH", path, 1);
         setenv("FAKE_GPU_REPORT", report_path, 1);
         if (setting)
@@ -760,6 +765,11 @@ static int run_all(void)
     int failed = cmocka_run_group_tests_name("no driver", tests, NULL, NULL);
     failed += run_again("fake", NULL, (const char *[]){"fake", "cuda", NULL}) != 0;
     failed += run_again("fake", NULL, (const char *[]){"fake", "hip", NULL}) != 0;
+    /* Without nvcc there is no CUDA code, and nothing for HIP over CUDA. */
+    const char *cuda = k3_gpu_kernels_probe(K3_GPU_CUDA, NULL) ? NULL : "cuda";
+    failed += run_again("fake", "FAKE_GPU_SEED=2", (const char *[]){"real", "hip", cuda}) != 0;
+    if (cuda)
+        failed += run_again("fake_hip_cuda", NULL, (const char *[]){"real", "hip", cuda}) != 0;
     unlink(report_path);
     return failed;
 }
@@ -770,8 +780,8 @@ int main(int argc, char **argv)
     int failed = 1;
     if (argc == 1) {
         failed = run_all();
-    } else if (argc == 2 && !strcmp(argv[1], "real")) {
-        failed = run_real();
+    } else if (!strcmp(argv[1], "real")) {
+        failed = run_real(argc - 2, argv + 2);
     } else if (argc >= 3 && !choose(argv[2])) {
         snprintf(report_path, sizeof report_path, "%s",
                  getenv("FAKE_GPU_REPORT") ? getenv("FAKE_GPU_REPORT") : "");
