@@ -30,9 +30,12 @@ struct k3_load_options {
     uint32_t dir_count;
     const uint32_t *ranks; /* ranks to load; NULL: all of the set; borrowed during open */
     uint32_t rank_count;
-    const char *device;     /* "host" (default) */
+    /* "host" (default), "cuda:0", "cuda:0-7", "hip:0,2": one for all ranks, or one for each in
+     * order.
+     */
+    const char *device;
     const char *io;         /* "auto" (default), "uring" or "pread"; k3_load_open says more */
-    uint64_t staging_bytes; /* bytes in flight at most; 0: 64 MiB */
+    uint64_t staging_bytes; /* bytes in flight at most; of a GPU: its pinned pool; 0: 64, 128 MiB */
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
     void *progress_context;
@@ -59,6 +62,17 @@ struct k3_load_report {
     const char *io, *device; /* what ran; borrowed */
     const char *fallbacks;   /* sentences, one a line; "" when there was none; borrowed */
     int direct;              /* 1: read past the page cache */
+    /* What the thread of a device waited for in `seconds`, added up over devices: drives, the bus,
+     * the last checks, and second reads of what came wrong. */
+    double read_wait_seconds, copy_wait_seconds, check_wait_seconds, reread_seconds;
+};
+
+/* Ranks on one device share its reads: each has the time of all of them. */
+struct k3_load_rank_report {
+    uint32_t rank;
+    uint64_t bytes; /* 0 before a run that succeeded */
+    double seconds;
+    const char *io, *device; /* "cuda:0"; borrowed */
 };
 
 /* Manifest, units files, part headers (all checked), memory, route.
@@ -95,6 +109,9 @@ int k3_load_find_view(const struct k3_load *load, uint32_t rank, const char *nam
                       struct k3_load_tensor *out, struct k3_err *err);
 
 void k3_load_get_report(const struct k3_load *load, struct k3_load_report *report);
+/* K3_EUSAGE for a rank that is not in this load. */
+int k3_load_get_rank_report(const struct k3_load *load, uint32_t rank,
+                            struct k3_load_rank_report *report, struct k3_err *err);
 
 /* Release everything, memory included.  NULL is fine. */
 void k3_load_close(struct k3_load *load);

@@ -1,13 +1,11 @@
-/* Purpose: the control plane of a load: options, set, units files, part headers, device, memory,
- * the table of chunks; close.
+/* Purpose: the control plane of a load: options, set, units files, part headers, the legs; close.
  * Owns: everything a struct k3_load points to.
- * Threads: one thread at a time uses a load; opening reads part headers on several.
+ * Threads: one thread at a time uses a load; opening reads part headers on several, while others
+ * open the devices.
  * Errors: those of the set; K3_EUSAGE, K3_EUNSUPPORTED for options; K3_EIO, K3_ENOMEM.
  * Invariants: after open nothing is allocated until close; chunks tile the data sections of all
  * parts exactly once; a load that failed to open holds nothing. */
 #include "load_internal.h"
-#include "mem.h"
-#include "sha256.h"
 #include "workers.h"
 
 #include <fcntl.h>
@@ -49,26 +47,6 @@ static int take_options(const struct k3_load_options *given, struct k3_load_opti
         return k3_fail(err, K3_EUSAGE,
                        "k3_load_options: no directories, or an empty list of ranks");
     return 0;
-}
-
-static int choose_dev(const char *name, const struct k3_dev_ops **ops, struct k3_err *err)
-{
-    if (name && strcmp(name, k3_dev_host.name) != 0)
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "device %.100s is not in this build: images can be loaded to host only",
-                       name);
-    *ops = &k3_dev_host;
-    return (*ops)->probe(0, err);
-}
-
-static uint32_t choose_depth(uint64_t staging_bytes)
-{
-    uint64_t bytes = staging_bytes ? staging_bytes : K3_LOAD_STAGING_BYTES;
-    uint64_t depth = bytes / K3_LOAD_CHUNK_BYTES;
-    /* Two at least: one arrives while the other is being checked. */
-    if (depth < 2)
-        return 2;
-    return depth < K3_LOAD_DEPTH_MAX ? (uint32_t)depth : K3_LOAD_DEPTH_MAX;
 }
 
 /* ---- ranks ---- */
@@ -213,30 +191,74 @@ static int open_parts(struct k3_load *load, struct k3_err *err)
     return rc;
 }
 
-/* ---- memory ---- */
+/* ---- legs ---- */
 
-static int open_memory(struct k3_load *load, struct k3_err *err)
+/* Ranks and devices are paired in order: one device takes all ranks, or each takes one. */
+static int add_legs(struct k3_load *load, const struct k3_load_devices *devices, struct k3_err *err)
 {
-    uint32_t cpus = k3_cpu_count();
-    load->lane_count = !load->verify ? 1 : cpus < K3_LANE_COUNT_MAX ? cpus : K3_LANE_COUNT_MAX;
-    struct k3_dev_options options = {.index = 0, .lane_count = load->lane_count};
-    int rc = load->dev_ops->open(&options, &load->dev, err);
-    if (!rc)
-        rc = k3_sha256_open(&load->sha, err);
-    if (!rc)
-        rc = k3_mem_alloc(K3_UNIT_BYTES, &load->bounce, err);
-    if (rc)
-        return rc;
-    load->results = calloc(load->unit_count, 1);
-    if (!load->results)
+    if (devices->count != 1 && devices->count != load->rank_count)
+        return k3_fail(err, K3_EUSAGE,
+                       "%u devices for %u ranks: name one device for all ranks, or one for each",
+                       devices->count, load->rank_count);
+    load->legs = calloc(devices->count, sizeof *load->legs);
+    if (!load->legs)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u devices", devices->count);
+    load->leg_count = devices->count;
+    for (uint32_t i = 0; i < devices->count; i++) {
+        struct k3_load_leg *leg = &load->legs[i];
+        leg->load = load;
+        leg->dev_ops = devices->ops;
+        leg->device_index = devices->indices[i];
+        leg->rank_begin = devices->count == 1 ? 0 : i;
+        leg->rank_count = devices->count == 1 ? load->rank_count : 1;
+        for (uint32_t r = 0; r < leg->rank_count; r++)
+            leg->image_bytes += load->ranks[leg->rank_begin + r].row->image_bytes;
+    }
+    return 0;
+}
+
+static void *open_leg(void *context)
+{
+    struct k3_load_leg *leg = context;
+    leg->rc = k3_load_leg_open(leg, &leg->err);
+    return NULL;
+}
+
+/* A context takes as long to start as many headers take to read: both at once. */
+static int open_legs_and_parts(struct k3_load *load, struct k3_err *err)
+{
+    uint32_t started = 0;
+    int sys_errno = 0, rc = 0;
+    for (; started < load->leg_count && !sys_errno; started += !sys_errno) {
+        k3_err_init(&load->legs[started].err);
+        sys_errno = pthread_create(&load->legs[started].thread, NULL, open_leg,
+                                   &load->legs[started]);
+    }
+    if (sys_errno)
+        rc = k3_fail_sys(err, sys_errno, "cannot make a thread for device %u of %u", started + 1,
+                         load->leg_count);
+    else
+        rc = open_parts(load, err);
+    for (uint32_t i = 0; i < started; i++) {
+        struct k3_load_leg *leg = &load->legs[i];
+        pthread_join(leg->thread, NULL);
+        if (!rc && leg->rc)
+            rc = k3_fail_as(err, &leg->err);
+    }
+    return rc;
+}
+
+/* Where each part's data go, now that the images are there, and its table of results. */
+static int place_parts(struct k3_load *load, struct k3_err *err)
+{
+    load->results = calloc(load->unit_count + 1, 1);
+    load->chunks = calloc(load->chunk_count + 1, sizeof *load->chunks);
+    if (!load->results || !load->chunks)
         return k3_fail(err, K3_ENOMEM, "no memory for %llu units",
                        (unsigned long long)load->unit_count);
     uint8_t *results = load->results;
     for (uint32_t r = 0; r < load->rank_count; r++) {
         struct k3_load_rank *rank = &load->ranks[r];
-        rc = load->dev_ops->alloc(load->dev, rank->row->image_bytes, &rank->image, err);
-        if (rc)
-            return rc;
         uint8_t *target = rank->image;
         for (uint32_t i = 0; i < rank->row->part_count; i++) {
             struct k3_load_part *part = &load->parts[rank->part_begin + i];
@@ -246,60 +268,42 @@ static int open_memory(struct k3_load *load, struct k3_err *err)
             results += part->unit_count;
         }
     }
-    return 0;
-}
-
-/* ---- chunks ---- */
-
-/* First part from `index` on that lies in a directory; part_count: none. */
-static uint32_t part_in_dir(const struct k3_load *load, const struct k3_dir *dir, uint32_t index)
-{
-    while (index < load->part_count) {
-        const struct k3_part_entry *entry = load->parts[index].entry;
-        if (k3_set_part_dir(load->set, entry->rank, entry->part) == dir)
-            break;
-        index++;
-    }
-    return index;
-}
-
-/* One chunk of each directory in turn, so that every drive has its share of the reads in flight. */
-static int make_chunks(struct k3_load *load, struct k3_err *err)
-{
-    const struct k3_set *set = load->set;
-    uint32_t part[K3_SET_DIR_COUNT_MAX], unit[K3_SET_DIR_COUNT_MAX];
-    load->chunks = calloc(load->chunk_count, sizeof *load->chunks);
-    if (!load->chunks)
-        return k3_fail(err, K3_ENOMEM, "no memory for %llu chunks",
-                       (unsigned long long)load->chunk_count);
-    for (uint32_t d = 0; d < set->dir_count; d++) {
-        part[d] = part_in_dir(load, &set->dirs[d], 0);
-        unit[d] = 0;
-    }
-    for (uint64_t at = 0; at < load->chunk_count;) {
-        for (uint32_t d = 0; d < set->dir_count; d++) {
-            if (part[d] == load->part_count)
-                continue;
-            uint32_t left = load->parts[part[d]].unit_count - unit[d];
-            uint32_t count = left < K3_LOAD_CHUNK_UNITS ? left : K3_LOAD_CHUNK_UNITS;
-            load->chunks[at++] = (struct k3_load_chunk){
-                .part = part[d], .unit_begin = unit[d], .unit_count = (uint8_t)count};
-            unit[d] += count;
-            if (count == left) {
-                part[d] = part_in_dir(load, &set->dirs[d], part[d] + 1);
-                unit[d] = 0;
-            }
-        }
+    struct k3_load_chunk *chunks = load->chunks;
+    for (uint32_t i = 0; i < load->leg_count; i++) {
+        load->legs[i].chunks = chunks;
+        k3_load_leg_chunks(&load->legs[i]);
+        chunks += load->legs[i].chunk_count;
     }
     return 0;
 }
 
 /* ---- open and close ---- */
 
+/* Everything behind the options, into a load that is empty. */
+static int fill_load(struct k3_load *load, const struct k3_load_options *options,
+                     const struct k3_load_devices *devices, const struct k3_io_ops *io_ops,
+                     struct k3_err *err)
+{
+    int rc = k3_set_open(options->dirs, options->dir_count, &load->set, err);
+    if (!rc)
+        rc = add_ranks(load, options, err);
+    if (!rc)
+        rc = add_legs(load, devices, err);
+    if (!rc)
+        rc = open_legs_and_parts(load, err);
+    if (!rc)
+        rc = place_parts(load, err);
+    if (!rc)
+        rc = io_ops ? k3_load_route_take(load, io_ops, options->io, err)
+                    : k3_load_route_open(load, options->io, err);
+    return rc;
+}
+
 int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_ops *io_ops,
                       const struct k3_dev_ops *dev_ops, struct k3_load **out, struct k3_err *err)
 {
     struct k3_load_options options;
+    struct k3_load_devices devices = {.ops = dev_ops, .count = 1};
     double begin_seconds = k3_load_now();
     *out = NULL;
     k3_load_begin(err);
@@ -307,30 +311,18 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     if (!rc && !io_ops)
         rc = k3_load_route_check(options.io, err);
     if (!rc && !dev_ops)
-        rc = choose_dev(options.device, &dev_ops, err);
+        rc = k3_load_devices_parse(options.device, &devices, err);
     if (rc)
         return rc;
     struct k3_load *load = calloc(1, sizeof *load);
     if (!load)
         return k3_fail(err, K3_ENOMEM, "no memory for a load");
     k3_text_init(&load->fallbacks);
-    load->dev_ops = dev_ops;
     load->progress = options.progress;
     load->progress_context = options.progress_context;
     load->verify = !options.no_verify;
-    load->depth = choose_depth(options.staging_bytes);
-    rc = k3_set_open(options.dirs, options.dir_count, &load->set, err);
-    if (!rc)
-        rc = add_ranks(load, &options, err);
-    if (!rc)
-        rc = open_parts(load, err);
-    if (!rc)
-        rc = open_memory(load, err);
-    if (!rc)
-        rc = make_chunks(load, err);
-    if (!rc)
-        rc = io_ops ? k3_load_route_take(load, io_ops, options.io, err)
-                    : k3_load_route_open(load, options.io, err);
+    load->staging_bytes = options.staging_bytes;
+    rc = fill_load(load, &options, &devices, io_ops, err);
     if (rc) {
         k3_load_close(load);
         return rc;
@@ -349,17 +341,10 @@ void k3_load_close(struct k3_load *load)
 {
     if (!load)
         return;
-    /* The engine first: it drains, so nothing writes into memory that goes away below. */
-    if (load->io)
-        load->io_ops->close(load->io);
-    for (uint32_t i = 0; i < load->rank_count; i++) {
-        struct k3_load_rank *rank = &load->ranks[i];
-        if (rank->image)
-            load->dev_ops->release(load->dev, rank->image, rank->row->image_bytes);
-        free(rank->digests);
-    }
-    if (load->dev)
-        load->dev_ops->close(load->dev);
+    for (uint32_t i = 0; i < load->leg_count; i++)
+        k3_load_leg_close(&load->legs[i]);
+    for (uint32_t i = 0; i < load->rank_count; i++)
+        free(load->ranks[i].digests);
     for (uint32_t i = 0; load->parts && i < load->part_count; i++) {
         if (load->parts[i].fd >= 0)
             close(load->parts[i].fd);
@@ -368,12 +353,11 @@ void k3_load_close(struct k3_load *load)
         free(load->parts[i].tensors);
     }
     k3_text_fini(&load->fallbacks);
-    k3_sha256_close(load->sha);
-    k3_mem_free(load->bounce, K3_UNIT_BYTES);
     free(load->results);
     free(load->chunks);
     free(load->parts);
     free(load->ranks);
+    free(load->legs);
     k3_set_close(load->set);
     free(load);
 }

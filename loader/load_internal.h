@@ -1,8 +1,11 @@
 /* What the files of the loader share, and the door for tests.  Not installed.
  *
- * A load has a control plane (load.c: open, memory, the table of chunks; load_route.c: the engine),
- * a data plane (load_run.c: submit, reap, check) and look-ups (load_look.c).  All tables are made
- * at open and constant afterwards, but for `chunks[].state` and `results`, which a run fills. */
+ * A load has a control plane (load.c: options, set, parts; load_leg.c: one device, its memory, its
+ * chunks; load_route.c: the engine), a data plane (load_run.c: submit, reap, copy, check;
+ * load_settle.c: second reads), a start and an end (load_start.c) and look-ups (load_look.c).
+ * A leg is one device with the ranks it takes; legs run beside each other, each on one thread, and
+ * share nothing but the counters that are atomic.  All tables are made at open and constant
+ * afterwards, but for `chunks[].state`, `.slot` and `results`, which a run fills. */
 #ifndef K3_LOAD_INTERNAL_H
 #define K3_LOAD_INTERNAL_H
 
@@ -12,12 +15,21 @@
 #include "set.h"
 #include "text.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 /* Units of one read: 4 MiB fill the pipe of every drive and bus measured (design section 9). */
-#define K3_LOAD_CHUNK_UNITS      8u
-#define K3_LOAD_CHUNK_BYTES      ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
-#define K3_LOAD_STAGING_BYTES    (64u << 20) /* default: 16 chunks keep one NVMe drive busy */
+#define K3_LOAD_CHUNK_UNITS    8u
+#define K3_LOAD_CHUNK_BYTES    ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
+#define K3_LOAD_STAGING_BYTES  (64u << 20)  /* default: 16 chunks keep one NVMe drive busy */
+#define K3_LOAD_POOL_BYTES     (128u << 20) /* default of a GPU: half reads, half copies */
+#define K3_LOAD_SLOT_COUNT_MAX 512u         /* 2 GiB of pinned memory: more never helped */
+#define K3_LOAD_GPU_LANE_COUNT 4u           /* copies of one beside the check of another */
+/* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
+ */
+#define K3_LOAD_BATCH_UNITS      128u
+#define K3_LOAD_LEG_COUNT_MAX    64u
 #define K3_LOAD_DEPTH_MAX        1024u /* 4 GiB in flight: more only moves the queue elsewhere */
 #define K3_LOAD_DIM_COUNT_MAX    4u    /* shape[] of the public structs */
 #define K3_LOAD_NAMED_COUNT      3u    /* tensors an error names */
@@ -29,6 +41,7 @@ enum k3_chunk_state { K3_CHUNK_WAITING, K3_CHUNK_IN_FLIGHT, K3_CHUNK_ARRIVED, K3
 struct k3_load_chunk {
     uint32_t part;       /* index in parts */
     uint32_t unit_begin; /* from the start of the data section */
+    uint16_t slot;       /* while in flight, where reads land in slots */
     uint8_t unit_count;  /* 1..K3_LOAD_CHUNK_UNITS */
     uint8_t state;       /* enum k3_chunk_state */
 };
@@ -56,38 +69,124 @@ struct k3_load_rank {
     uint32_t tensor_count, view_count;
 };
 
-struct k3_load {
+/* A slot that is being copied from: free again when its lane has done so many operations. */
+struct k3_load_copying {
+    uint64_t op_count;
+    uint32_t lane;
+    uint32_t slot;
+};
+
+/* The bounded pool that reads land in, where they cannot land in the image. */
+struct k3_load_slots {
+    uint8_t *data;                   /* count * K3_LOAD_CHUNK_BYTES, pinned; owned */
+    uint32_t *free;                  /* a stack: what was used last is in the caches still; owned */
+    struct k3_load_copying *copying; /* a ring, oldest first; owned */
+    uint32_t count;                  /* 0: reads land in the image */
+    uint32_t free_count, copying_begin, copying_count;
+    bool is_pinned;
+};
+
+/* Arrived chunks that will be checked by one operation. */
+struct k3_load_batch {
+    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS];
+    uint32_t check_count, unit_count;
+};
+
+/* Seconds the thread of a leg spent waiting, by what for. */
+struct k3_load_waits {
+    double read, copy, check, settle;
+};
+
+struct k3_load_leg {
+    struct k3_load *load;
     const struct k3_io_ops *io_ops;
     const struct k3_dev_ops *dev_ops;
-    struct k3_set *set;
     struct k3_io *io;
     struct k3_dev *dev;
+    struct k3_load_chunk *chunks; /* of the load's table */
+    struct k3_load_slots slots;
+    struct k3_load_batch batch;
+    struct k3_load_waits waits;
+    uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
+    void *bounce;                         /* one unit, for second reads */
+    struct k3_sha256 *sha;
+    uint64_t chunk_count;
+    uint64_t image_bytes;
+    uint64_t reread_units;
+    uint64_t pinned_bytes; /* slots, or images registered with the engine */
+    double run_seconds;
+    pthread_t thread;
+    struct k3_err err; /* of a leg on a thread of its own */
+    int rc;
+    uint32_t device_index;
+    uint32_t rank_begin, rank_count; /* of the load's ranks */
+    uint32_t depth;                  /* reads in flight at most */
+    uint32_t lane_count, batch_units;
+    char name[32];  /* "host", "cuda:0" */
+    bool is_direct; /* the engine reads past the page cache */
+    bool broken;    /* the engine lost count of its reads: no further run */
+};
+
+struct k3_load {
+    struct k3_set *set;
+    struct k3_load_leg *legs;
     struct k3_load_rank *ranks;
     struct k3_load_part *parts; /* rank by rank, in part order */
     struct k3_load_chunk *chunks;
     uint8_t *results; /* one for each unit of all images */
-    void *bounce;     /* one unit, for second reads */
-    struct k3_sha256 *sha;
     k3_load_progress_fn progress;
     void *progress_context;
     uint64_t image_bytes, header_bytes; /* of all ranks */
     uint64_t chunk_count, unit_count;
-    uint64_t reread_units;
-    uint64_t pinned_bytes; /* registered with the engine */
     double run_seconds, open_seconds;
-    uint32_t rank_count, part_count;
-    uint32_t depth, lane_count;
+    uint32_t rank_count, part_count, leg_count;
+    uint64_t staging_bytes;   /* as given */
     struct k3_text fallbacks; /* lines of the report */
-    bool is_direct;           /* the engine reads past the page cache */
     bool verify;
-    bool ready;  /* a run succeeded: memory may be handed out */
-    bool broken; /* the engine failed in a way that leaves reads unaccounted for: no further run */
+    bool ready; /* a run succeeded: memory may be handed out */
+
+    /* Of a run, shared by its legs. */
+    atomic_bool stop;            /* one of them failed, or the caller cancelled */
+    atomic_uint running_count;   /* legs on threads of their own */
+    _Atomic uint64_t done_bytes; /* arrived */
+    uint64_t told_bytes;         /* to progress, by the caller's thread */
+    double told_seconds;
 };
+
+/* What one device list names: "host", "cuda:0-3,6", "hip". */
+struct k3_load_devices {
+    const struct k3_dev_ops *ops;
+    uint32_t indices[K3_LOAD_LEG_COUNT_MAX];
+    uint32_t count;
+};
+/* NULL: host.  K3_EUSAGE for what is no such text. */
+int k3_load_devices_parse(const char *text, struct k3_load_devices *out, struct k3_err *err);
+
+/* Open device, memory and slots of a leg whose ranks are known; any thread. */
+int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
+/* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
+void k3_load_leg_chunks(struct k3_load_leg *leg);
+void k3_load_leg_close(struct k3_load_leg *leg);
+/* The data plane: read, copy, check; then second reads of what came wrong.  `tells`: it calls
+ * progress. */
+int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);
+int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err);
+/* Begin a copy or a check on a lane, and count it. */
+int k3_load_leg_copy(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_copy *copy,
+                     struct k3_err *err);
+int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_check *checks,
+                      uint32_t check_count, struct k3_err *err);
+uint64_t k3_load_file_offset(const struct k3_load_part *part, uint32_t unit);
+/* K3_ECANCELED once the caller's progress said so, or another leg failed. */
+int k3_load_stopped(struct k3_load *load, struct k3_err *err);
+/* The same behind a call of progress, if it is time again (due: whether or not). */
+int k3_load_tell(struct k3_load *load, bool due, struct k3_err *err);
 
 /* Is this the name of an engine (NULL: auto) that can run here?  K3_EUSAGE, K3_EUNSUPPORTED. */
 int k3_load_route_check(const char *name, struct k3_err *err);
-/* Open the engine of that name, or choose one, with all parts added.  Fills io, io_ops, is_direct
- * and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO, K3_ENOMEM. */
+/* Open the engine of that name, or choose one, for each leg with its parts added.  Fills io,
+ * io_ops, is_direct and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO,
+ * K3_ENOMEM. */
 int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err);
 /* The same with an engine of the caller; with the name "uring" it reads direct. */
 int k3_load_route_take(struct k3_load *load, const struct k3_io_ops *ops, const char *name,

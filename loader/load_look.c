@@ -166,17 +166,48 @@ int k3_load_find_view(const struct k3_load *load, uint32_t rank, const char *nam
 
 void k3_load_get_report(const struct k3_load *load, struct k3_load_report *report)
 {
+    const struct k3_load_leg *first = &load->legs[0];
     bool checked = load->ready && load->verify;
     *report = (struct k3_load_report){
         .bytes = load->ready ? load->image_bytes : 0,
         .verified_bytes = load->header_bytes + (checked ? load->image_bytes : 0),
-        .reread_units = load->reread_units,
-        .pinned_bytes = load->pinned_bytes,
         .seconds = load->run_seconds,
         .open_seconds = load->open_seconds,
-        .io = load->io_ops->name,
-        .device = load->dev_ops->name,
-        .direct = load->is_direct,
+        .io = first->io_ops->name,
+        .device = first->dev_ops->name,
+        .direct = first->is_direct,
         .fallbacks = load->fallbacks.bytes ? load->fallbacks.data : "",
     };
+    for (uint32_t i = 0; i < load->leg_count; i++) {
+        const struct k3_load_leg *leg = &load->legs[i];
+        report->reread_units += leg->reread_units;
+        report->pinned_bytes += leg->pinned_bytes;
+        report->read_wait_seconds += leg->waits.read;
+        report->copy_wait_seconds += leg->waits.copy;
+        report->check_wait_seconds += leg->waits.check;
+        report->reread_seconds += leg->waits.settle;
+    }
+}
+
+int k3_load_get_rank_report(const struct k3_load *load, uint32_t rank,
+                            struct k3_load_rank_report *report, struct k3_err *err)
+{
+    k3_load_begin(err);
+    memset(report, 0, sizeof *report);
+    for (uint32_t i = 0; i < load->leg_count; i++) {
+        const struct k3_load_leg *leg = &load->legs[i];
+        for (uint32_t r = leg->rank_begin; r < leg->rank_begin + leg->rank_count; r++) {
+            if (load->ranks[r].row->rank != rank)
+                continue;
+            *report = (struct k3_load_rank_report){
+                .rank = rank,
+                .bytes = load->ready ? load->ranks[r].row->image_bytes : 0,
+                .seconds = leg->run_seconds,
+                .io = leg->io_ops->name,
+                .device = leg->name,
+            };
+            return 0;
+        }
+    }
+    return k3_fail(err, K3_EUSAGE, "rank %u is not in this load", rank);
 }

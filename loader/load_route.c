@@ -70,7 +70,7 @@ static double sample_seconds(const struct k3_load *load, uint32_t number, bool *
         unit -= part++->unit_count;
     uint64_t offset = part->entry->data_offset + unit * K3_UNIT_BYTES + inside;
     double begin_seconds = k3_load_now();
-    ssize_t n = pread(part->fd, load->bounce, SAMPLE_BYTES, (off_t)offset);
+    ssize_t n = pread(part->fd, load->legs[0].bounce, SAMPLE_BYTES, (off_t)offset);
     double seconds = k3_load_now() - begin_seconds;
     *was_read = n == (ssize_t)SAMPLE_BYTES;
     /* What came from the drive leaves the cache again: it is left as it was found. */
@@ -86,7 +86,7 @@ static bool is_hot(const struct k3_load *load)
     uint32_t hot_count = 0, cold_count = 0;
     if (load->unit_count == 0)
         return true;
-    memset(load->bounce, 0, SAMPLE_BYTES); /* not the page faults of the buffer */
+    memset(load->legs[0].bounce, 0, SAMPLE_BYTES); /* not the page faults of the buffer */
     for (uint32_t i = 0; i < SAMPLE_COUNT; i++) {
         bool was_read;
         double seconds = sample_seconds(load, i, &was_read);
@@ -102,48 +102,81 @@ static bool is_hot(const struct k3_load *load)
 
 /* ---- engines ---- */
 
-/* Where the images lie, for engines that register memory; none where that would take too long. */
-static uint32_t list_regions(const struct k3_load *load, struct k3_io_region *regions,
+/* Where reads land, for engines that register memory; none where that would take too long. */
+static uint32_t list_regions(const struct k3_load_leg *leg, struct k3_io_region *regions,
                              struct k3_err *why)
 {
-    if (load->image_bytes > REGISTER_BYTES_MAX || load->rank_count > K3_IO_REGION_COUNT_MAX) {
+    const struct k3_load *load = leg->load;
+    if (leg->slots.count) {
+        regions[0] = (struct k3_io_region){leg->slots.data,
+                                           (size_t)leg->slots.count * K3_LOAD_CHUNK_BYTES};
+        return 1;
+    }
+    if (leg->image_bytes > REGISTER_BYTES_MAX || leg->rank_count > K3_IO_REGION_COUNT_MAX) {
         k3_fail(why, K3_EUNSUPPORTED,
                 "target memory is not registered: all %llu bytes would be locked before the first "
                 "read",
-                (unsigned long long)load->image_bytes);
+                (unsigned long long)leg->image_bytes);
         return 0;
     }
-    for (uint32_t i = 0; i < load->rank_count; i++)
-        regions[i] = (struct k3_io_region){load->ranks[i].image, load->ranks[i].row->image_bytes};
-    return load->rank_count;
+    for (uint32_t i = 0; i < leg->rank_count; i++) {
+        const struct k3_load_rank *rank = &load->ranks[leg->rank_begin + i];
+        regions[i] = (struct k3_io_region){rank->image, rank->row->image_bytes};
+    }
+    return leg->rank_count;
 }
 
-/* Open the engine and give it all parts; on failure it is closed again. */
-static int open_engine(struct k3_load *load, const struct k3_io_ops *ops, bool is_direct,
-                       struct k3_err *err)
+static int add_files(struct k3_load_leg *leg, struct k3_err *err)
+{
+    struct k3_load *load = leg->load;
+    int rc = 0;
+    for (uint32_t r = 0; r < leg->rank_count && !rc; r++) {
+        const struct k3_load_rank *rank = &load->ranks[leg->rank_begin + r];
+        for (uint32_t i = 0; i < rank->row->part_count && !rc; i++) {
+            struct k3_load_part *part = &load->parts[rank->part_begin + i];
+            rc = leg->io_ops->add_file(leg->io, part->fd, &part->io_file, err);
+        }
+    }
+    return rc;
+}
+
+/* Open the engine of one leg and give it its parts.  tells: what is slower is noted. */
+static int open_leg_engine(struct k3_load_leg *leg, bool tells, struct k3_err *err)
 {
     struct k3_io_region regions[K3_IO_REGION_COUNT_MAX];
     struct k3_err slower;
     k3_err_init(&slower);
     struct k3_io_options options = {
-        .depth = load->depth, .is_direct = is_direct, .regions = regions, .note = &slower};
-    if (ops == &k3_io_uring)
-        options.region_count = list_regions(load, regions, &slower);
-    load->io_ops = ops;
-    load->is_direct = is_direct;
+        .depth = leg->depth, .is_direct = leg->is_direct, .regions = regions, .note = &slower};
+    if (leg->io_ops == &k3_io_uring)
+        options.region_count = list_regions(leg, regions, &slower);
+    int rc = leg->io_ops->open(&options, &leg->io, err);
+    if (!rc)
+        rc = add_files(leg, err);
+    if (!rc && slower.rc && tells)
+        note(leg->load, "io uring", &slower);
+    else if (!rc && !slower.rc && options.region_count && leg->slots.count == 0)
+        leg->pinned_bytes = leg->image_bytes;
+    return rc;
+}
+
+/* The same engine for every leg; on failure all are closed again. */
+static int open_engine(struct k3_load *load, const struct k3_io_ops *ops, bool is_direct,
+                       struct k3_err *err)
+{
+    int rc = 0;
     for (uint32_t i = 0; !is_direct && i < load->part_count; i++)
         (void)posix_fadvise(load->parts[i].fd, 0, 0, POSIX_FADV_NORMAL); /* read-ahead again */
-    int rc = ops->open(&options, &load->io, err);
-    for (uint32_t i = 0; !rc && i < load->part_count; i++)
-        rc = ops->add_file(load->io, load->parts[i].fd, &load->parts[i].io_file, err);
-    if (rc && load->io) {
-        ops->close(load->io);
-        load->io = NULL;
+    for (uint32_t i = 0; i < load->leg_count && !rc; i++) {
+        load->legs[i].io_ops = ops;
+        load->legs[i].is_direct = is_direct;
+        rc = open_leg_engine(&load->legs[i], i == 0, err);
     }
-    if (!rc && slower.rc)
-        note(load, "io uring", &slower);
-    else if (!rc && options.region_count)
-        load->pinned_bytes = load->image_bytes;
+    for (uint32_t i = 0; rc && i < load->leg_count; i++) {
+        if (load->legs[i].io)
+            ops->close(load->legs[i].io);
+        load->legs[i].io = NULL;
+    }
     return rc;
 }
 

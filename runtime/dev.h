@@ -10,6 +10,8 @@
 #include "bytes.h"
 #include "k3_err.h"
 
+#include <stdbool.h>
+
 struct k3_dev;
 
 struct k3_dev_options {
@@ -46,6 +48,7 @@ enum k3_unit_result { K3_UNIT_UNKNOWN = 0, K3_UNIT_RIGHT = 1, K3_UNIT_WRONG = 2 
 
 struct k3_dev_ops {
     const char *name;
+    bool is_host_memory; /* what alloc gives is memory of this process: reads may land in it */
     int (*probe)(uint32_t index, struct k3_err *err);
     int (*open)(const struct k3_dev_options *options, struct k3_dev **out, struct k3_err *err);
     /* Device memory, aligned to 4096; its content is undefined. */

@@ -337,8 +337,9 @@ static int verify_entered(struct k3_dev *dev, struct lane *lane, const struct k3
         return rc;
     fill_batch(batch, checks, check_count);
     if (batch->unit_count) {
-        void *arguments[] = {&batch->asks_device};
-        int code = dev->gpu.api->launch(dev->check, batch->unit_count, 1, 1, K3_UNIT_CHECK_THREADS,
+        void *arguments[] = {&batch->asks_device, &batch->unit_count};
+        unsigned group_count = (unsigned)k3_div_up(batch->unit_count, K3_GROUP_UNITS);
+        int code = dev->gpu.api->launch(dev->check, group_count, 1, 1, K3_UNIT_CHECK_THREADS,
                                         1, 1, 0, lane->stream, arguments, NULL);
         rc = judge(dev, code, "a check", err);
     }
@@ -508,7 +509,13 @@ static int open_entered(struct k3_dev *dev, struct k3_err *err)
     int rc = k3_gpu_kernels_load(&dev->gpu, &dev->module, &dev->check, &how, err);
     for (uint32_t i = 0; i < dev->lane_count && !rc; i++)
         rc = open_lane(dev, &dev->lanes[i], err);
-    return rc ? rc : self_test(dev, err);
+    if (!rc)
+        rc = self_test(dev, err);
+    /* Operations are counted from here: those of the self-test are all done, and not the caller's.
+     */
+    dev->lanes[0].begun_count = 0;
+    dev->lanes[0].done_count = 0;
+    return rc;
 }
 
 static int find_device(enum k3_gpu_kind kind, uint32_t index, struct k3_gpu *gpu,

@@ -250,6 +250,7 @@ static int host_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_
 
 const struct k3_dev_ops k3_dev_host = {
     .name = "host",
+    .is_host_memory = true,
     .probe = host_probe,
     .open = host_open,
     .alloc = host_alloc,

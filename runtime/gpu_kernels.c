@@ -7,35 +7,36 @@
 
 #include <stdlib.h>
 
+#ifdef K3_CUDA_FATBIN
+#define CUDA_BYTES ".incbin \"" K3_CUDA_FATBIN "\"\n"
+#else
+#define CUDA_BYTES ""
+#endif
+#ifdef K3_HIP_OBJECT
+#define HIP_BYTES ".incbin \"" K3_HIP_OBJECT "\"\n"
+#else
+#define HIP_BYTES ""
+#endif
 #ifndef K3_UNIT_CHECK_SOURCE
 #error "the Makefile says where unit_check.cu is"
 #endif
 
 /* 64: an image of code is read in place by the drivers, which want it aligned. */
-#define EMBED(name, content)                                                                       \
+#define EMBED(name, bytes)                                                                         \
     __asm__(".pushsection .rodata\n"                                                               \
             ".balign 64\n"                                                                         \
             ".global " #name "_begin\n"                                                            \
-            ".hidden " #name "_begin\n" #name "_begin:\n" content ".global " #name "_end\n"        \
+            ".hidden " #name "_begin\n" #name "_begin:\n" bytes ".global " #name "_end\n"          \
             ".hidden " #name "_end\n" #name "_end:\n"                                              \
             ".byte 0\n"                                                                            \
             ".popsection\n");                                                                      \
     extern const char name##_begin[];                                                              \
     extern const char name##_end[]
-#define FILE_OF(path) ".incbin \"" path "\"\n"
-#define NOTHING       "" /* not /dev/null: assemblers take regular files only */
 
-#ifdef K3_CUDA_FATBIN
-EMBED(k3_cuda_fatbin, FILE_OF(K3_CUDA_FATBIN));
-#else
-EMBED(k3_cuda_fatbin, NOTHING);
-#endif
-#ifdef K3_HIP_OBJECT
-EMBED(k3_hip_object, FILE_OF(K3_HIP_OBJECT));
-#else
-EMBED(k3_hip_object, NOTHING);
-#endif
-EMBED(k3_unit_check_source, FILE_OF(K3_UNIT_CHECK_SOURCE)); /* the byte behind it ends the string */
+EMBED(k3_cuda_fatbin, CUDA_BYTES);
+EMBED(k3_hip_object, HIP_BYTES);
+/* The byte behind it ends the string. */
+EMBED(k3_unit_check_source, ".incbin \"" K3_UNIT_CHECK_SOURCE "\"\n");
 
 int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err)
 {

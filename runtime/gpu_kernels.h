@@ -5,10 +5,13 @@
 
 #include "gpu_api.h"
 
-#define K3_UNIT_CHECK_NAME    "k3_check_units"
-#define K3_UNIT_CHECK_THREADS 128u /* of each group; one group for each unit */
+#define K3_UNIT_CHECK_NAME "k3_check_units"
+#ifndef K3_GROUP_UNITS
+#define K3_GROUP_UNITS 1u /* units of a group of threads; shared with unit_check.cu */
+#endif
+#define K3_UNIT_CHECK_THREADS (128u * K3_GROUP_UNITS)
 
-/* What is asked of one group; layout shared with unit_check.cu. */
+/* What is asked about one unit; layout shared with unit_check.cu. */
 struct k3_unit_ask {
     uint64_t data;   /* device address of the unit */
     uint64_t result; /* device address of the answer: one uint32_t, K3_UNIT_RIGHT or _WRONG */

@@ -1,17 +1,24 @@
 /* The check of units in device memory (FORMAT.md 6), for nvcc, hipcc and hipRTC alike: no headers.
  *
- * One group of 128 threads for each unit of 512 KiB.  Each thread hashes one block of 4096 bytes;
- * their digests make the hash block, whose SHA-256 is compared with the digest that is wanted.
- * Neighbouring threads would read 4096 bytes apart, so 64 bytes of each block are staged through
- * shared memory, where reads of device memory are whole lines.
+ * 128 threads for each unit of 512 KiB, K3_GROUP_UNITS units in a group.  Each thread hashes one
+ * block of 4096 bytes; their digests make the hash block, whose SHA-256 is compared with the digest
+ * that is wanted.  Neighbouring threads would read 4096 bytes apart, so 64 bytes of each block are
+ * staged through shared memory, where reads of device memory are whole lines; the next 64 bytes are
+ * on their way while these are hashed.
  * The hash block is one chain of 65 steps: its message schedules do not depend on the chain and are
- * made by all threads before, so that the one thread that follows the chain does rounds only. */
+ * made by many threads before, so that the one thread that follows the chain does rounds only. */
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned char u8;
 
-#define THREADS     128 /* blocks of a unit */
+#ifndef K3_GROUP_UNITS
+#define K3_GROUP_UNITS 1 /* gpu_kernels.h knows this number too */
+#endif
+
+#define UNIT_THREADS 128 /* blocks of a unit */
+#define THREADS      (UNIT_THREADS * K3_GROUP_UNITS)
+#define WARP         32
 #define BLOCK_WORDS 1024
 #define STEPS       64 /* of 64 bytes in a block */
 #define PIECES      4  /* of 16 bytes in a step */
@@ -146,50 +153,53 @@ __device__ __forceinline__ void make_schedule(const u32 *words, u32 *scheduled)
         scheduled[i * STEPS] = next_word(w, i) + k3_round[i];
 }
 
-/* All 64 steps of the thread's own block. */
-__device__ __forceinline__ void hash_block(const uint4 *unit, uint4 *stage, u32 *s)
+/* Threads that stage for each other are one warp; a wave of AMD is two such, and waits for all. */
+#if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_PLATFORM_AMD__)
+#define STAGE_SYNC() __syncthreads()
+#else
+#define STAGE_SYNC() __syncwarp()
+#endif
+
+/* All 64 steps of the thread's own block; `stage` is the warp's. */
+__device__ __forceinline__ void hash_block(const uint4 *warp_data, uint4 *stage, u32 *s)
 {
-    const int thread = (int)threadIdx.x;
+    const int lane = (int)threadIdx.x % WARP;
+    uint4 ahead[PIECES];
+#define FETCH(step)                                                                                \
+    _Pragma("unroll") for (int k = 0; k < PIECES; k++)                                             \
+    {                                                                                              \
+        int index = k * WARP + lane;                                                               \
+        ahead[k] = warp_data[(index >> 2) * (BLOCK_WORDS / 4) + (step) * PIECES + (index & 3)];    \
+    }
     begin_state(s);
+    FETCH(0)
     for (int step = 0; step < STEPS; step++) {
-#pragma unroll
-        for (int k = 0; k < PIECES; k++) {
-            int index = k * THREADS + thread;
-            int block = index >> 2, piece = index & 3;
-            stage[block * ROW + piece] = unit[block * (BLOCK_WORDS / 4) + step * PIECES + piece];
+        _Pragma("unroll") for (int k = 0; k < PIECES; k++)
+        {
+            int index = k * WARP + lane;
+            stage[(index >> 2) * ROW + (index & 3)] = ahead[k];
         }
-        __syncthreads();
+        STAGE_SYNC();
         u32 w[16];
-#pragma unroll
-        for (int q = 0; q < PIECES; q++) {
-            uint4 v = stage[thread * ROW + q];
+        _Pragma("unroll") for (int q = 0; q < PIECES; q++)
+        {
+            uint4 v = stage[lane * ROW + q];
             w[q * 4 + 0] = swap_bytes(v.x), w[q * 4 + 1] = swap_bytes(v.y);
             w[q * 4 + 2] = swap_bytes(v.z), w[q * 4 + 3] = swap_bytes(v.w);
         }
-        __syncthreads();
+        STAGE_SYNC();
+        if (step + 1 < STEPS) {
+            FETCH(step + 1)
+        }
         add_step(s, w);
     }
     add_padding(s);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) k3_check_units(const struct k3_unit_ask *asks)
+/* Digest of the hash block against the one wanted. */
+__device__ __forceinline__ void answer(const struct k3_unit_ask *ask, const u32 *schedules)
 {
-    /* Stage and schedules are never needed at once: 16 KiB serve both. */
-    __shared__ uint4 memory[STEPS * 64 / 4];
-    __shared__ u32 digests[THREADS * 8]; /* the hash block, as big-endian words */
-    const struct k3_unit_ask *ask = asks + blockIdx.x;
-    const int thread = (int)threadIdx.x;
     u32 s[8];
-    hash_block((const uint4 *)ask->data, memory, s);
-    for (int i = 0; i < 8; i++)
-        digests[thread * 8 + i] = s[i];
-    __syncthreads();
-    u32 *schedules = (u32 *)memory;
-    if (thread < STEPS)
-        make_schedule(digests + thread * 16, schedules + thread);
-    __syncthreads();
-    if (thread != 0)
-        return;
     begin_state(s);
     for (int step = 0; step < STEPS; step++)
         add_scheduled(s, schedules + step);
@@ -200,4 +210,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) k3_check_units(const struc
         difference |= s[i] ^ swap_bytes(wanted[i]);
     *(volatile u32 *)ask->result = difference ? ANSWER_WRONG : ANSWER_RIGHT;
     __threadfence_system();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    k3_check_units(const struct k3_unit_ask *asks, u32 ask_count)
+{
+    /* Stage and schedules are never needed at once: 16 KiB for each unit serve both. */
+    __shared__ uint4 memory[K3_GROUP_UNITS][STEPS * 64 / 4];
+    __shared__ u32 digests[K3_GROUP_UNITS][UNIT_THREADS * 8]; /* hash blocks, as big-endian words */
+    const int thread = (int)threadIdx.x;
+    const int own = thread / UNIT_THREADS, in_unit = thread % UNIT_THREADS;
+    const u32 first = blockIdx.x * K3_GROUP_UNITS;
+    u32 s[8];
+    /* The threads of a unit that was not asked for hash the last one once more. */
+    const u32 number = first + (u32)own < ask_count ? first + (u32)own : ask_count - 1;
+    const uint4 *warp_data = (const uint4 *)asks[number].data +
+                             (in_unit / WARP) * (WARP * (BLOCK_WORDS / 4));
+    hash_block(warp_data, memory[own] + (in_unit / WARP) * (WARP * ROW), s);
+    for (int i = 0; i < 8; i++)
+        digests[own][in_unit * 8 + i] = s[i];
+    __syncthreads();
+    if (in_unit < STEPS)
+        make_schedule(digests[own] + in_unit * 16, (u32 *)memory[own] + in_unit);
+    __syncthreads();
+    if (thread < K3_GROUP_UNITS && first + (u32)thread < ask_count)
+        answer(asks + first + thread, (const u32 *)memory[thread]);
 }

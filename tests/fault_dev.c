@@ -145,7 +145,7 @@ static void fault_close(struct k3_dev *dev)
     free(dev);
 }
 
-static const struct k3_dev_ops ops = {
+static struct k3_dev_ops ops = {
     .name = "fault",
     .probe = fault_probe,
     .open = fault_open,
@@ -166,7 +166,13 @@ const struct k3_dev_ops *fault_dev(const struct k3_dev_ops *inner,
     inner_ops = inner;
     rule = wanted ? *wanted : none;
     hit_count = 0;
+    ops.is_host_memory = inner->is_host_memory;
     return &ops;
+}
+
+void fault_dev_is_host_memory(bool is_host_memory)
+{
+    ops.is_host_memory = is_host_memory;
 }
 
 uint64_t fault_dev_hit_count(void)

@@ -26,6 +26,7 @@ static struct k3_err err;
 static struct k3_load *load;
 static const struct k3_io_ops *engine = &k3_io_pread; /* the route under test */
 static bool engine_direct;
+static bool through_slots; /* reads land in a pool and are copied on, as for a GPU */
 
 /* Damage to undo. */
 static char flipped_path[256];
@@ -82,8 +83,9 @@ static int open_load(const struct k3_load_options *options, const struct fault_i
 {
     struct k3_load_options own = *options;
     own.io = engine_direct ? "uring" : NULL;
-    return k3_load_open_with(&own, fault_io(engine, io_rule), fault_dev(&k3_dev_host, dev_rule),
-                             &load, &err);
+    const struct k3_dev_ops *dev_ops = fault_dev(&k3_dev_host, dev_rule);
+    fault_dev_is_host_memory(!through_slots);
+    return k3_load_open_with(&own, fault_io(engine, io_rule), dev_ops, &load, &err);
 }
 
 static void check_images(const struct mini_set *mini)
@@ -538,8 +540,10 @@ static void test_device_fails(void **state)
 {
     (void)state;
     struct k3_load_options options = options_for(&one);
-    static const struct fault_dev_rule rules[] = {
-        {FAULT_DEV_CHECK, 1, 1}, {FAULT_DEV_CHECK, 3, 1}, {FAULT_DEV_WAIT, 1, 1}};
+    /* Through slots one check covers the whole set. */
+    const struct fault_dev_rule rules[] = {{FAULT_DEV_CHECK, 1, 1},
+                                           {FAULT_DEV_CHECK, through_slots ? 1 : 3, 1},
+                                           {FAULT_DEV_WAIT, 1, 1}};
     for (size_t r = 0; r < 3; r++) {
         k3_err_init(&err);
         assert_int_equal(open_load(&options, NULL, &rules[r]), 0);
@@ -562,7 +566,7 @@ static void test_memory_flips(void **state)
     (void)state;
     struct k3_load_options options = options_for(&one);
     struct k3_load_report report;
-    static const struct fault_dev_rule once = {FAULT_DEV_FLIP, 2, 1};
+    const struct fault_dev_rule once = {FAULT_DEV_FLIP, through_slots ? 1 : 2, 1};
     static const struct fault_dev_rule always = {FAULT_DEV_FLIP, 1, UINT64_MAX};
     assert_int_equal(open_load(&options, NULL, &once), 0);
     assert_int_equal(k3_load_run(load, &err), 0);
@@ -749,6 +753,13 @@ int main(void)
     engine = &k3_io_uring;
     if (runs("uring"))
         failed += cmocka_run_group_tests(route_tests, NULL, NULL);
+    through_slots = true;
+    if (runs("uring through slots"))
+        failed += cmocka_run_group_tests(route_tests, NULL, NULL);
+    engine = &k3_io_pread;
+    engine_direct = false;
+    if (runs("pread through slots"))
+        failed += cmocka_run_group_tests(tests, NULL, NULL);
     remove_sets();
     return failed;
 }

@@ -111,15 +111,21 @@ static void test_options(void **state)
     const struct k3_load_options good = options_for(&one);
     struct k3_load_options bad = good;
     static const char *const later_io[] = {"cufile", "hipfile", "cufile"};
-    static const char *const later_dev[] = {"cuda:0", "hip:0,1", "tpu"};
+    static const char *const no_dev[] = {"tpu",     "cuda:",   "cuda:3-1",
+                                         "hip:0,0", "cuda:1x", "cuda:999"};
     for (int i = 0; i < 3; i++) {
         bad = good;
         bad.io = later_io[i];
         refuse_options(&bad, K3_EUNSUPPORTED);
-        bad = good;
-        bad.device = later_dev[i];
-        refuse_options(&bad, K3_EUNSUPPORTED);
     }
+    for (size_t i = 0; i < sizeof no_dev / sizeof *no_dev; i++) {
+        bad = good;
+        bad.device = no_dev[i];
+        refuse_options(&bad, K3_EUSAGE);
+    }
+    bad = good;
+    bad.device = "hip:0-2"; /* of two ranks */
+    refuse_options(&bad, K3_EUSAGE);
     bad = good;
     bad.io = "telepathy";
     refuse_options(&bad, K3_EUSAGE);

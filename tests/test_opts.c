@@ -107,7 +107,7 @@ static void defaults_hold(void **state)
     parse_well("k3-shard load d", &o);
     assert_int_equal(o.staging_bytes, 134217728);
     assert_int_equal(o.io, K3_OPT_IO_AUTO);
-    assert_int_equal(o.device, K3_OPT_DEVICE_HOST);
+    assert_string_equal(o.device, "host");
     assert_int_equal(o.ranks.count, 0);
     k3_opts_fini(&o);
 }

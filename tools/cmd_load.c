@@ -29,6 +29,7 @@ struct load_run {
     const struct k3_opts *opts;
     uint32_t *ranks;       /* owned */
     uint64_t *image_bytes; /* by index in ranks; owned */
+    struct k3_load_rank_report *rank_reports; /* the same; owned */
     uint32_t rank_count;
     uint64_t total_bytes;
     uint64_t told_bytes; /* progress so far */
@@ -97,7 +98,8 @@ static int list_ranks(struct load_run *run, const struct k3_set *set, struct k3_
     uint32_t count = opts->ranks.count ? opts->ranks.count : set->manifest.rank_count;
     run->ranks = calloc((size_t)count + 1, sizeof *run->ranks);
     run->image_bytes = calloc((size_t)count + 1, sizeof *run->image_bytes);
-    if (!run->ranks || !run->image_bytes)
+    run->rank_reports = calloc((size_t)count + 1, sizeof *run->rank_reports);
+    if (!run->ranks || !run->image_bytes || !run->rank_reports)
         return k3_fail(err, K3_ENOMEM, "no memory for a list of %u ranks", count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t number = opts->ranks.count ? opts->ranks.item[i] : set->manifest.ranks[i].rank;
@@ -120,7 +122,7 @@ static int judge(struct load_run *run, struct k3_err *err)
     int rc = k3_set_open(run->opts->args.item, run->opts->args.count, &set, err);
     if (!rc)
         rc = list_ranks(run, set, err);
-    if (!rc)
+    if (!rc && !strcmp(run->opts->device, "host")) /* a GPU tells when its memory is asked for */
         rc = check_memory(run, err);
     k3_set_close(set);
     return rc;
@@ -142,20 +144,34 @@ static bool add_fallbacks(struct k3_doc *root, const char *lines)
     return added;
 }
 
-static bool add_ranks(struct k3_doc *root, const struct load_run *run,
-                      const struct k3_load_report *report)
+static bool add_ranks(struct k3_doc *root, const struct load_run *run)
 {
     struct k3_doc *array = k3_doc_add_array(root, "ranks");
     bool added = array != NULL;
     for (uint32_t i = 0; i < run->rank_count && added; i++) {
-        /* Ranks of one load share its reads: each has the time of the whole. */
+        /* Ranks on one device share its reads: each has the time of all of them. */
+        const struct k3_load_rank_report *rank = &run->rank_reports[i];
         struct k3_doc *row = k3_doc_add_object(array, NULL);
-        added = row && k3_doc_add_integer(row, "rank", run->ranks[i]) &&
-                k3_doc_add_integer(row, "bytes", run->image_bytes[i]) &&
-                k3_doc_add_double(row, "seconds", report->seconds) &&
-                k3_doc_add_string(row, "io", report->io);
+        double rate = rank->seconds > 0 ? (double)rank->bytes / rank->seconds / 1e9 : 0;
+        added = row && k3_doc_add_integer(row, "rank", rank->rank) &&
+                k3_doc_add_integer(row, "bytes", rank->bytes) &&
+                k3_doc_add_double(row, "seconds", rank->seconds) &&
+                k3_doc_add_double(row, "gb_per_s", rate) &&
+                k3_doc_add_string(row, "io", rank->io) &&
+                k3_doc_add_string(row, "device", rank->device);
     }
     return added;
+}
+
+static bool add_phases(struct k3_doc *root, const struct k3_load_report *report)
+{
+    struct k3_doc *phases = k3_doc_add_object(root, "phases");
+    return phases && k3_doc_add_double(phases, "open", report->open_seconds) &&
+           k3_doc_add_double(phases, "run", report->seconds) &&
+           k3_doc_add_double(phases, "read_wait", report->read_wait_seconds) &&
+           k3_doc_add_double(phases, "copy_wait", report->copy_wait_seconds) &&
+           k3_doc_add_double(phases, "check_wait", report->check_wait_seconds) &&
+           k3_doc_add_double(phases, "reread", report->reread_seconds);
 }
 
 static int print_json(const struct load_run *run, const struct k3_load_report *report,
@@ -174,10 +190,8 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
                  k3_doc_add_integer(root, "reread_units", report->reread_units) &&
-                 add_fallbacks(root, report->fallbacks) && add_ranks(root, run, report);
-    struct k3_doc *phases = added ? k3_doc_add_object(root, "phases") : NULL;
-    added = phases && k3_doc_add_double(phases, "open", report->open_seconds) &&
-            k3_doc_add_double(phases, "run", report->seconds);
+                 add_fallbacks(root, report->fallbacks) && add_ranks(root, run) &&
+                 add_phases(root, report);
     int rc = added ? k3_result_print(root, err)
                    : k3_fail(err, K3_ENOMEM, "no memory for the report");
     k3_doc_free(root);
@@ -204,8 +218,16 @@ static void print_report(const struct load_run *run, const struct k3_load_report
     if (report->reread_units)
         printf("reread    %" PRIu64 " units came wrong once and right by another read\n",
                report->reread_units);
-    printf("phases    open %s, run %s\n", k3_time_text(to_ns(report->open_seconds)).s,
-           k3_time_text(to_ns(report->seconds)).s);
+    for (uint32_t i = 0; i < run->rank_count && run->rank_count > 1; i++) {
+        const struct k3_load_rank_report *rank = &run->rank_reports[i];
+        printf("rank %-4u %s to %s, %s\n", rank->rank, k3_size_text(rank->bytes).s, rank->device,
+               k3_rate_text(rank->bytes, to_ns(rank->seconds)).s);
+    }
+    printf("phases    open %s, run %s: waiting for reads %s, for copies %s, for checks %s\n",
+           k3_time_text(to_ns(report->open_seconds)).s, k3_time_text(to_ns(report->seconds)).s,
+           k3_time_text(to_ns(report->read_wait_seconds)).s,
+           k3_time_text(to_ns(report->copy_wait_seconds)).s,
+           k3_time_text(to_ns(report->check_wait_seconds)).s);
     printf("memory    peak %s, pinned %s\n", k3_size_text(run->peak_bytes).s,
            k3_size_text(report->pinned_bytes).s);
     for (const char *line = report->fallbacks; *line;) {
@@ -239,7 +261,7 @@ static int load(struct load_run *run, struct k3_err *err)
         .dir_count = opts->args.count,
         .ranks = run->ranks,
         .rank_count = run->rank_count,
-        .device = k3_opt_choice_name(K3_ID_DEVICE, opts->device),
+        .device = opts->device,
         .io = k3_opt_choice_name(K3_ID_IO, opts->io),
         .staging_bytes = opts->staging_bytes,
         .no_verify = opts->no_verify,
@@ -255,6 +277,8 @@ static int load(struct load_run *run, struct k3_err *err)
     if (rc)
         goto out;
     k3_load_get_report(load, &report);
+    for (uint32_t i = 0; i < run->rank_count && !rc; i++)
+        rc = k3_load_get_rank_report(load, run->ranks[i], &run->rank_reports[i], err);
     (void)proc_bytes("/proc/self/status", "VmHWM", &run->peak_bytes);
     if (opts->json)
         rc = print_json(run, &report, err);
@@ -277,6 +301,7 @@ int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err)
         rc = load(run, err);
     free(run->ranks);
     free(run->image_bytes);
+    free(run->rank_reports);
     free(run);
     return rc;
 }

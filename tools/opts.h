@@ -73,7 +73,6 @@ _Static_assert(K3_ID_COUNT <= K3_OPT_ROWS_MAX, "k3_opts.set has one bit for each
 enum { K3_OPT_EXPERTS_TP, K3_OPT_EXPERTS_EP };
 enum { K3_OPT_SHARED_TP, K3_OPT_SHARED_REPLICATE };
 enum { K3_OPT_VISION_REPLICATE, K3_OPT_VISION_FIRST, K3_OPT_VISION_DROP };
-enum { K3_OPT_DEVICE_HOST };
 enum { K3_OPT_IO_AUTO, K3_OPT_IO_URING, K3_OPT_IO_PREAD };
 enum { K3_OPT_PRESET_TINY, K3_OPT_PRESET_LAYER, K3_OPT_PRESET_FULL };
 
@@ -120,7 +119,7 @@ struct k3_opts {
     bool digest;
     const char *to;
 
-    uint32_t device; /* K3_OPT_DEVICE_* */
+    const char *device; /* host, cuda:LIST, hip:LIST */
     uint32_t io;     /* K3_OPT_IO_* */
     uint64_t staging_bytes;
     bool no_verify;

@@ -94,8 +94,10 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       .commands = ON(INSPECT)},
     [K3_ID_TO] = {K3_ID_TO, K3_OPT_STRING, "to", "CKPT", NULL, NULL, "directory for the checkpoint",
                   own_group, FIELD(to), .commands = ON(EXPORT), .required = ON(EXPORT)},
-    [K3_ID_DEVICE] = {K3_ID_DEVICE, K3_OPT_CHOICE, "device", "DEVICE", "host", "host",
-                      "where the images go", own_group, FIELD(device), .commands = ON(LOAD)},
+    [K3_ID_DEVICE] = {K3_ID_DEVICE, K3_OPT_STRING, "device", "DEVICE", "host", NULL,
+                      "where the images go: host, cuda:LIST or hip:LIST; one device for all ranks, "
+                      "or one for each in order",
+                      own_group, FIELD(device), .commands = ON(LOAD)},
     [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD)},

@@ -1,0 +1,171 @@
+/* Purpose: a leg of a load: one device, the images of its ranks, the slots, the table of chunks.
+ * Owns: device, images, slots, engine of the leg.
+ * Threads: legs are opened beside each other; a leg belongs to one thread at a time.
+ * Errors: those of the device; K3_EUNSUPPORTED (does not fit), K3_ENOMEM.
+ * Invariants: what is closed was drained first: engine, then device, then memory; chunks tile the
+ * data sections of the leg's parts exactly once. */
+#include "load_internal.h"
+#include "mem.h"
+#include "sha256.h"
+#include "workers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory that reads cannot land in is filled through slots. */
+static bool needs_slots(const struct k3_load_leg *leg)
+{
+    return !leg->dev_ops->is_host_memory;
+}
+
+static void choose_sizes(struct k3_load_leg *leg)
+{
+    const struct k3_load *load = leg->load;
+    bool has_slots = needs_slots(leg);
+    uint32_t cpus = k3_cpu_count();
+    uint64_t bytes = load->staging_bytes ? load->staging_bytes
+                     : has_slots         ? K3_LOAD_POOL_BYTES
+                                         : K3_LOAD_STAGING_BYTES;
+    uint64_t count = bytes / K3_LOAD_CHUNK_BYTES;
+    if (has_slots) {
+        uint64_t cap = K3_LOAD_SLOT_COUNT_MAX;
+        leg->slots.count = (uint32_t)(count < 2 ? 2 : count > cap ? cap : count);
+        leg->depth = leg->slots.count / 2; /* the others are being copied from */
+        leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
+        leg->batch_units = K3_LOAD_BATCH_UNITS;
+        return;
+    }
+    /* Two at least: one arrives while the other is being checked. */
+    leg->depth = (uint32_t)(count < 2 ? 2 : count > K3_LOAD_DEPTH_MAX ? K3_LOAD_DEPTH_MAX : count);
+    leg->lane_count = !load->verify ? 1 : cpus < K3_LANE_COUNT_MAX ? cpus : K3_LANE_COUNT_MAX;
+    leg->batch_units = 1;
+}
+
+static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
+{
+    struct k3_load_slots *slots = &leg->slots;
+    const size_t bytes = (size_t)slots->count * K3_LOAD_CHUNK_BYTES;
+    void *data = NULL;
+    if (slots->count == 0)
+        return 0;
+    slots->free = calloc(slots->count, sizeof *slots->free);
+    slots->copying = calloc(slots->count, sizeof *slots->copying);
+    if (!slots->free || !slots->copying)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->count);
+    for (uint32_t i = 0; i < slots->count; i++)
+        slots->free[slots->free_count++] = slots->count - 1 - i;
+    int rc = k3_mem_alloc(bytes, &data, err);
+    if (rc)
+        return rc;
+    slots->data = data;
+    memset(data, 0, bytes); /* touched first: registering then finds huge pages */
+    rc = leg->dev_ops->pin(leg->dev, data, bytes, err);
+    slots->is_pinned = !rc;
+    leg->pinned_bytes = bytes;
+    return rc;
+}
+
+static int open_images(struct k3_load_leg *leg, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t r = 0; r < leg->rank_count && !rc; r++) {
+        struct k3_load_rank *rank = &leg->load->ranks[leg->rank_begin + r];
+        rc = leg->dev_ops->alloc(leg->dev, rank->row->image_bytes, &rank->image, err);
+    }
+    return rc;
+}
+
+int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
+{
+    if (leg->dev_ops == &k3_dev_host)
+        snprintf(leg->name, sizeof leg->name, "%s", leg->dev_ops->name);
+    else
+        snprintf(leg->name, sizeof leg->name, "%s:%u", leg->dev_ops->name, leg->device_index);
+    choose_sizes(leg);
+    struct k3_dev_options options = {.index = leg->device_index, .lane_count = leg->lane_count};
+    int rc = leg->dev_ops->probe(leg->device_index, err);
+    if (!rc)
+        rc = leg->dev_ops->open(&options, &leg->dev, err);
+    if (!rc)
+        rc = k3_sha256_open(&leg->sha, err);
+    if (!rc)
+        rc = k3_mem_alloc(K3_UNIT_BYTES, &leg->bounce, err);
+    if (!rc)
+        rc = open_images(leg, err);
+    return rc ? rc : open_slots(leg, err);
+}
+
+void k3_load_leg_close(struct k3_load_leg *leg)
+{
+    struct k3_load_slots *slots = &leg->slots;
+    /* The engine first: it drains, so nothing writes into memory that goes away below. */
+    if (leg->io)
+        leg->io_ops->close(leg->io);
+    for (uint32_t i = 0; leg->dev && i < leg->lane_count; i++)
+        (void)leg->dev_ops->copy_wait(leg->dev, i, K3_DEV_WAIT_ALL, NULL);
+    for (uint32_t r = 0; r < leg->rank_count; r++) {
+        struct k3_load_rank *rank = &leg->load->ranks[leg->rank_begin + r];
+        if (rank->image)
+            leg->dev_ops->release(leg->dev, rank->image, rank->row->image_bytes);
+        rank->image = NULL;
+    }
+    if (slots->is_pinned)
+        leg->dev_ops->unpin(leg->dev, slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
+    if (leg->dev)
+        leg->dev_ops->close(leg->dev);
+    k3_mem_free(slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
+    free(slots->free);
+    free(slots->copying);
+    k3_sha256_close(leg->sha);
+    k3_mem_free(leg->bounce, K3_UNIT_BYTES);
+}
+
+/* ---- chunks ---- */
+
+/* First part of the leg from `index` on that lies in a directory; `end`: none. */
+static uint32_t part_in_dir(const struct k3_load *load, const struct k3_dir *dir, uint32_t index,
+                            uint32_t end)
+{
+    while (index < end) {
+        const struct k3_part_entry *entry = load->parts[index].entry;
+        if (k3_set_part_dir(load->set, entry->rank, entry->part) == dir)
+            break;
+        index++;
+    }
+    return index;
+}
+
+/* One chunk of each directory in turn, so that every drive has its share of the reads in flight.
+ */
+void k3_load_leg_chunks(struct k3_load_leg *leg)
+{
+    const struct k3_load *load = leg->load;
+    const struct k3_set *set = load->set;
+    const struct k3_load_rank *last = &load->ranks[leg->rank_begin + leg->rank_count - 1];
+    const uint32_t first = load->ranks[leg->rank_begin].part_begin;
+    const uint32_t end = last->part_begin + last->row->part_count;
+    uint32_t part[K3_SET_DIR_COUNT_MAX], unit[K3_SET_DIR_COUNT_MAX];
+    uint64_t chunk_count = 0;
+    for (uint32_t i = first; i < end; i++)
+        chunk_count += k3_div_up(load->parts[i].unit_count, K3_LOAD_CHUNK_UNITS);
+    for (uint32_t d = 0; d < set->dir_count; d++) {
+        part[d] = part_in_dir(load, &set->dirs[d], first, end);
+        unit[d] = 0;
+    }
+    while (leg->chunk_count < chunk_count) {
+        for (uint32_t d = 0; d < set->dir_count; d++) {
+            if (part[d] == end)
+                continue;
+            uint32_t left = load->parts[part[d]].unit_count - unit[d];
+            uint32_t count = left < K3_LOAD_CHUNK_UNITS ? left : K3_LOAD_CHUNK_UNITS;
+            leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
+                .part = part[d], .unit_begin = unit[d], .unit_count = (uint8_t)count};
+            unit[d] += count;
+            if (count == left) {
+                part[d] = part_in_dir(load, &set->dirs[d], part[d] + 1, end);
+                unit[d] = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+/* Purpose: second reads: what came wrong or not at all, once more, by another route.
+ * Owns: nothing; uses the leg's bounce unit and lane 0.
+ * Threads: the thread of the leg, when no read is in flight and all lanes are empty.
+ * Errors: K3_ECORRUPT naming file, unit, offset and tensors; K3_EDEVICE; K3_EIO; K3_ECANCELED.
+ * Invariant: a unit that stays wrong fails the load; what is right in the file and wrong on the
+ * device is told apart. */
+#include "io_direct.h"
+#include "load_internal.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A unit is wrong after its second read, which lies in `bounce`: say which, and what is in it. */
+static int fail_unit(struct k3_load_leg *leg, const struct k3_load_part *part, uint32_t unit,
+                     const char *path, struct k3_err *err)
+{
+    char holds[K3_ERR_TEXT_BYTES / 2];
+    uint64_t begin_offset = (uint64_t)unit * K3_UNIT_BYTES;
+    k3_load_name_tensors(part->st, begin_offset, begin_offset + K3_UNIT_BYTES, holds, sizeof holds);
+    struct k3_load_bad_unit bad = {
+        .path = path,
+        .holds = holds,
+        .wanted = part->digests + (uint64_t)unit * K3_DIGEST_BYTES,
+        .unit = k3_load_file_offset(part, unit) / K3_UNIT_BYTES,
+    };
+    k3_unit_digest(leg->sha, leg->bounce, K3_UNIT_BYTES, bad.found);
+    if (memcmp(bad.found, bad.wanted, K3_DIGEST_BYTES) != 0)
+        return k3_load_fail_unit(&bad, err);
+    return k3_fail_at(err, K3_EDEVICE, path, (int64_t)k3_load_file_offset(part, unit),
+                      "%s: unit %" PRIu64 " is right in the file but wrong in the memory of device "
+                      "%s: memory or bus is faulty; test the machine",
+                      path, bad.unit, leg->name);
+}
+
+/* One unit past the page cache; false where that is refused or brings less. */
+static bool read_direct(const struct k3_load_leg *leg, int fd, uint64_t offset)
+{
+    struct k3_io_file file;
+    if (k3_io_file_open(fd, true, &file, NULL))
+        return false;
+    struct k3_io_read read = {.target = leg->bounce, .offset = offset, .bytes = K3_UNIT_BYTES};
+    struct k3_io_way way;
+    k3_io_way_begin(&way, &read, &file);
+    for (bool is_done = false; !is_done;) {
+        struct k3_io_step step = k3_io_way_next(&way);
+        ssize_t n = pread(step.fd, step.target, step.bytes, (off_t)step.offset);
+        is_done = k3_io_way_take(&way, &step, n < 0 ? -(ssize_t)errno : n);
+    }
+    k3_io_file_close(&file);
+    return way.sys_errno == 0 && way.done_bytes == K3_UNIT_BYTES;
+}
+
+/* By a new file description and the other way, into `bounce`: past the page cache where the first
+ * read went through it; else through it, without what it holds. */
+static int read_again(struct k3_load_leg *leg, const struct k3_load_part *part, uint32_t unit,
+                      const char *path, struct k3_err *err)
+{
+    int fd;
+    int rc = k3_set_part_open(leg->load->set, part->entry, &fd, err);
+    if (rc)
+        return rc;
+    if (leg->is_direct || !read_direct(leg, fd, k3_load_file_offset(part, unit))) {
+        k3_file_drop(fd, k3_load_file_offset(part, unit), K3_UNIT_BYTES);
+        rc = k3_file_read(fd, path, leg->bounce, K3_UNIT_BYTES, k3_load_file_offset(part, unit),
+                          err);
+        if (leg->is_direct)
+            k3_file_drop(fd, k3_load_file_offset(part, unit), K3_UNIT_BYTES);
+    }
+    close(fd);
+    return rc;
+}
+
+/* Read, copy, check one unit by itself. */
+static int second_read(struct k3_load_leg *leg, struct k3_load_part *part, uint32_t unit,
+                       struct k3_err *err)
+{
+    const struct k3_load *load = leg->load;
+    char name[K3_NAME_BYTES_MAX + 1];
+    char path[K3_ERR_TEXT_BYTES / 2];
+    k3_part_name(part->entry->rank, part->entry->part, name);
+    snprintf(path, sizeof path, "%s/%s",
+             k3_set_part_dir(load->set, part->entry->rank, part->entry->part)->path, name);
+    int rc = read_again(leg, part, unit, path, err);
+    if (rc)
+        return rc;
+    struct k3_dev_copy copy = {
+        .target = part->target + (uint64_t)unit * K3_UNIT_BYTES,
+        .source = leg->bounce,
+        .bytes = K3_UNIT_BYTES,
+        .kind = K3_COPY_HOST_TO_DEV,
+    };
+    struct k3_dev_check check = {
+        .data = copy.target,
+        .wanted = part->digests + (uint64_t)unit * K3_DIGEST_BYTES,
+        .result = part->results + unit,
+        .unit_count = 1,
+    };
+    part->results[unit] = K3_UNIT_UNKNOWN;
+    rc = k3_load_leg_copy(leg, 0, &copy, err);
+    if (!rc && load->verify)
+        rc = k3_load_leg_check(leg, 0, &check, 1, err);
+    int wait_rc = leg->dev_ops->copy_wait(leg->dev, 0, K3_DEV_WAIT_ALL, err);
+    if (!rc)
+        rc = wait_rc;
+    if (!rc && load->verify && part->results[unit] != K3_UNIT_RIGHT)
+        rc = fail_unit(leg, part, unit, path, err);
+    if (!rc)
+        leg->reread_units++;
+    return rc;
+}
+
+int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
+{
+    struct k3_load *load = leg->load;
+    for (uint64_t i = 0; i < leg->chunk_count; i++) {
+        struct k3_load_chunk *chunk = &leg->chunks[i];
+        struct k3_load_part *part = &load->parts[chunk->part];
+        for (uint32_t j = 0; j < chunk->unit_count; j++) {
+            uint32_t unit = chunk->unit_begin + j;
+            bool good = load->verify ? part->results[unit] == K3_UNIT_RIGHT
+                                     : chunk->state == K3_CHUNK_ARRIVED;
+            if (good)
+                continue;
+            int rc = k3_load_stopped(load, err);
+            if (!rc)
+                rc = second_read(leg, part, unit, err);
+            if (rc)
+                return rc;
+        }
+        chunk->state = K3_CHUNK_ARRIVED;
+    }
+    return 0;
+}
