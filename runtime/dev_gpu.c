@@ -291,6 +291,8 @@ static int gpu_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count, s
     int rc = k3_gpu_enter(&dev->gpu, &saved, err);
     if (rc)
         return rc;
+    if (dev->lanes[lane].has_failed) /* what still runs must not outlive the wait */
+        (void)dev->gpu.api->stream_synchronize(dev->lanes[lane].stream);
     rc = check_lane(dev, &dev->lanes[lane], err);
     if (!rc)
         rc = end_with(&dev->lanes[lane], wait_ops(dev, &dev->lanes[lane], op_count, err));
@@ -339,8 +341,8 @@ static int verify_entered(struct k3_dev *dev, struct lane *lane, const struct k3
     if (batch->unit_count) {
         void *arguments[] = {&batch->asks_device, &batch->unit_count};
         unsigned group_count = (unsigned)k3_div_up(batch->unit_count, K3_GROUP_UNITS);
-        int code = dev->gpu.api->launch(dev->check, group_count, 1, 1, K3_UNIT_CHECK_THREADS,
-                                        1, 1, 0, lane->stream, arguments, NULL);
+        int code = dev->gpu.api->launch(dev->check, group_count, 1, 1, K3_UNIT_CHECK_THREADS, 1, 1,
+                                        0, lane->stream, arguments, NULL);
         rc = judge(dev, code, "a check", err);
     }
     if (!rc)

@@ -18,181 +18,20 @@
 #include <cmocka.h>
 
 #include "dev_suite.h"
-#include "gpu_kernels.h"
-#include "tree.h"
+#include "gpu_use.h"
 
-#include <stdbool.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PATH_BYTES   4096
 #define REPORT_BYTES 16384
-#define UNITS        3u
-#define DATA_BYTES   (UNITS * (size_t)K3_UNIT_BYTES)
 #define TURNS_MAX    40 /* a call with more turns is failed at its first and last ones only */
 #define FAIL_CODE    999
+#define THREADS      3
 #define COUNT_OF(a)  (sizeof(a) / sizeof *(a))
-
-static const struct k3_dev_ops *ops;
-static const struct k3_gpu_api *api;
-static enum k3_gpu_kind kind;
-static char report_path[PATH_BYTES];
-static uint8_t *source; /* UNITS units */
-static uint8_t wanted[UNITS * K3_DIGEST_BYTES];
-
-/* ---- the fake driver ---- */
-
-static const char *named(const char *cuda, const char *hip)
-{
-    return kind == K3_GPU_CUDA ? cuda : hip;
-}
-
-/* From here on this fault; gives back what the driver reports of the time before. */
-static const char *control(const char *fault)
-{
-    static char text[REPORT_BYTES];
-    int version;
-    if (fault)
-        assert_int_equal(setenv("FAKE_GPU_FAULT", fault, 1), 0);
-    else
-        unsetenv("FAKE_GPU_FAULT");
-    assert_int_equal(api->driver_version(&version), 0);
-    FILE *file = fopen(report_path, "r");
-    assert_non_null(file);
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    return text;
-}
-
-static long reported(const char *report, const char *what)
-{
-    char line[128];
-    snprintf(line, sizeof line, "%s ", what);
-    const char *at = strstr(report, line);
-    return at ? strtol(at + strlen(line), NULL, 10) : -1;
-}
-
-/* All that is still allocated. */
-static long left(const char *report)
-{
-    long sum = 0;
-    for (const char *at = report; (at = strstr(at, "left ")); at++)
-        sum += strtol(strchr(at + 5, ' '), NULL, 10);
-    return sum;
-}
-
-static void assert_nothing_left(void)
-{
-    const char *report = control(NULL);
-    if (left(report) != 0)
-        print_message("%s", report);
-    assert_int_equal(left(report), 0);
-    assert_int_equal(reported(report, "changed"), 0);
-}
-
-/* ---- one use of a device, from open to close ---- */
-
-struct use {
-    struct k3_dev *dev;
-    void *data;
-    bool is_pinned;
-    uint8_t results[UNITS], waited[UNITS];
-    uint8_t *back;
-};
-
-static int open_use(struct use *use, uint32_t index, struct k3_err *err)
-{
-    struct k3_dev_options options = {.index = index, .lane_count = 1};
-    memset(use, 0, sizeof *use);
-    use->back = malloc(DATA_BYTES);
-    assert_non_null(use->back);
-    memset(use->back, 0xA5, DATA_BYTES);
-    int rc = ops->probe(index, err);
-    return rc ? rc : ops->open(&options, &use->dev, err);
-}
-
-static int copy_unit(struct use *use, uint32_t unit, struct k3_err *err)
-{
-    struct k3_dev_copy copy = {(uint8_t *)use->data + (size_t)unit * K3_UNIT_BYTES,
-                               source + (size_t)unit * K3_UNIT_BYTES, K3_UNIT_BYTES,
-                               K3_COPY_HOST_TO_DEV};
-    return ops->copy_begin(use->dev, 0, &copy, err);
-}
-
-static int work(struct use *use, struct k3_err *err)
-{
-    struct k3_dev_check check = {use->data, wanted, use->results, UNITS};
-    struct k3_dev_copy back = {use->back, use->data, DATA_BYTES, K3_COPY_DEV_TO_HOST};
-    int rc = 0;
-    for (uint32_t u = 0; u < UNITS && !rc; u++)
-        rc = copy_unit(use, u, err);
-    if (!rc)
-        rc = ops->verify_units(use->dev, 0, &check, 1, err);
-    if (!rc)
-        rc = ops->copy_wait(use->dev, 0, UNITS + 1, err);
-    memcpy(use->waited, use->results, UNITS); /* what the wait has brought */
-    if (!rc)
-        rc = ops->copy_begin(use->dev, 0, &back, err);
-    return rc ? rc : ops->copy_wait(use->dev, 0, K3_DEV_WAIT_ALL, err);
-}
-
-static int prepare(struct use *use, struct k3_err *err)
-{
-    int rc = ops->alloc(use->dev, DATA_BYTES, &use->data, err);
-    if (!rc)
-        rc = ops->pin(use->dev, source, DATA_BYTES, err);
-    use->is_pinned = !rc;
-    return rc;
-}
-
-static void close_use(struct use *use)
-{
-    if (use->is_pinned)
-        ops->unpin(use->dev, source, DATA_BYTES);
-    if (use->data)
-        ops->release(use->dev, use->data, DATA_BYTES);
-    ops->close(use->dev);
-    free(use->back);
-}
-
-/* All of it.  What was not proved is not called right. */
-static int use_once(uint8_t results[UNITS], struct k3_err *err)
-{
-    struct use use;
-    int rc = open_use(&use, 0, err);
-    if (!rc)
-        rc = prepare(&use, err);
-    if (!rc)
-        rc = work(&use, err);
-    if (!rc)
-        assert_memory_equal(use.back, source, DATA_BYTES);
-    memcpy(results, use.results, UNITS);
-    close_use(&use);
-    return rc;
-}
-
-static void assert_right(const uint8_t results[UNITS])
-{
-    for (uint32_t u = 0; u < UNITS; u++)
-        assert_int_equal(results[u], K3_UNIT_RIGHT);
-}
-
-static void make_source(void)
-{
-    struct k3_sha256 *sha;
-    source = malloc(DATA_BYTES);
-    assert_non_null(source);
-    for (size_t i = 0; i < DATA_BYTES; i++)
-        source[i] = (uint8_t)((i * 2654435761u) >> 17);
-    assert_int_equal(k3_sha256_open(&sha, NULL), 0);
-    for (uint32_t u = 0; u < UNITS; u++)
-        k3_unit_digest(sha, source + (size_t)u * K3_UNIT_BYTES, K3_UNIT_BYTES,
-                       wanted + (size_t)u * K3_DIGEST_BYTES);
-    k3_sha256_close(sha);
-}
 
 /* ---- errors of any driver ---- */
 
@@ -612,6 +451,62 @@ static void test_several(void **state)
     assert_nothing_left();
 }
 
+static void *use_in_thread(void *argument)
+{
+    struct use *use = argument;
+    int rc = open_use(use, (uint32_t)(use->results[0] % 2), NULL);
+    if (!rc)
+        rc = ops->alloc(use->dev, DATA_BYTES, &use->data, NULL);
+    if (!rc)
+        rc = work(use, NULL);
+    close_use(use);
+    return rc ? use : NULL;
+}
+
+/* Each thread drives a device of its own. */
+static void test_threads(void **state)
+{
+    (void)state;
+    struct use uses[THREADS];
+    pthread_t threads[THREADS];
+    for (uint8_t i = 0; i < THREADS; i++) {
+        uses[i].results[0] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, use_in_thread, &uses[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+        assert_right(uses[i].results);
+    }
+    assert_nothing_left();
+}
+
+/* A copy whose end was not marked is over all the same when the wait has said that it failed. */
+static void test_wait_drains(void **state)
+{
+    (void)state;
+    struct use use, other;
+    assert_int_equal(open_use(&use, 0, NULL), 0);
+    assert_int_equal(prepare(&use, NULL), 0);
+    assert_int_equal(open_use(&other, 0, NULL), 0);
+    control(named("fail=cuEventRecord=999:1", "fail=hipEventRecord=999:1"));
+    assert_int_equal(copy_unit(&use, 0, NULL), K3_EDEVICE);
+    assert_int_equal(ops->copy_wait(use.dev, 0, K3_DEV_WAIT_ALL, NULL), K3_EDEVICE);
+    for (size_t i = 0; i < K3_UNIT_BYTES; i++)
+        source[i] ^= 0xff;
+    struct k3_dev_copy back = {other.back, use.data, K3_UNIT_BYTES, K3_COPY_DEV_TO_HOST};
+    assert_int_equal(ops->copy_begin(other.dev, 0, &back, NULL), 0);
+    assert_int_equal(ops->copy_wait(other.dev, 0, K3_DEV_WAIT_ALL, NULL), 0);
+    for (size_t i = 0; i < K3_UNIT_BYTES; i++)
+        source[i] ^= 0xff;
+    assert_memory_equal(other.back, source, K3_UNIT_BYTES);
+    assert_int_equal(copy_unit(&use, 1, NULL), K3_EDEVICE); /* the lane stays failed */
+    close_use(&other);
+    close_use(&use);
+    assert_nothing_left();
+}
+
 /* ---- running ---- */
 
 static int choose(const char *name)
@@ -653,6 +548,7 @@ static int run_fake(void)
         cmocka_unit_test(test_code),       cmocka_unit_test(test_self_test),
         cmocka_unit_test(test_faults),     cmocka_unit_test(test_fault_other),
         cmocka_unit_test(test_break),      cmocka_unit_test(test_late_source),
+        cmocka_unit_test(test_threads),    cmocka_unit_test(test_wait_drains),
         cmocka_unit_test(test_each_call),
     };
     struct k3_err err;
