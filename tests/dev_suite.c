@@ -241,6 +241,26 @@ static void test_single_bits(void **state)
     free_checked(&checked);
 }
 
+/* More checks of one lane than it has tables for, none waited for: each answers for its own unit.
+ */
+static void test_many_checks(void **state)
+{
+    (void)state;
+    struct checked checked;
+    make_checked(&checked);
+    for (uint32_t i = 0; i < UNITS; i += 2)
+        checked.wanted[i * K3_DIGEST_BYTES] ^= 1;
+    begin(0, checked.data, checked.host, UNITS * K3_UNIT_BYTES, K3_COPY_HOST_TO_DEV);
+    wait_for(0);
+    memset(checked.result, K3_UNIT_UNKNOWN, sizeof checked.result);
+    for (uint32_t i = 0; i < UNITS; i++)
+        verify(&checked, 1, i, 1);
+    wait_for(1);
+    for (uint32_t i = 0; i < UNITS; i++)
+        assert_int_equal(checked.result[i], i % 2 ? K3_UNIT_RIGHT : K3_UNIT_WRONG);
+    free_checked(&checked);
+}
+
 /* Close without waiting: what was begun is run to its end first.  The memory is that of another
  * open device of the same number, since what is copied to must outlive the one that is closed. */
 static void test_close_drains(void **state)
@@ -346,7 +366,7 @@ static void test_fault_rules(void **state)
 #define SUITE(open)                                                                                \
     ONE(test_alloc, open), ONE(test_copies, open), ONE(test_order, open), ONE(test_right, open),   \
         ONE(test_single_bits, open), ONE(test_close_drains, open), ONE(test_misuse, open),         \
-        ONE(test_wait_counts, open)
+        ONE(test_wait_counts, open), ONE(test_many_checks, open)
 
 int dev_suite_run(const struct k3_dev_ops *device)
 {

@@ -490,20 +490,24 @@ static void test_wait_drains(void **state)
     assert_int_equal(open_use(&use, 0, NULL), 0);
     assert_int_equal(prepare(&use, NULL), 0);
     assert_int_equal(open_use(&other, 0, NULL), 0);
-    control(named("fail=cuEventRecord=999:1", "fail=hipEventRecord=999:1"));
+    control(named("fail=cuEventRecord=999:31", "fail=hipEventRecord=999:31"));
+    for (uint32_t i = 0; i < 30; i++)
+        assert_int_equal(copy_unit(&use, i % UNITS, NULL), 0);
     assert_int_equal(copy_unit(&use, 0, NULL), K3_EDEVICE);
     assert_int_equal(ops->copy_wait(use.dev, 0, K3_DEV_WAIT_ALL, NULL), K3_EDEVICE);
-    for (size_t i = 0; i < K3_UNIT_BYTES; i++)
-        source[i] ^= 0xff;
+    source[K3_UNIT_BYTES - 1] ^= 0xff;                      /* is read last */
+    assert_int_equal(copy_unit(&use, 1, NULL), K3_EDEVICE); /* the lane stays failed */
+    ops->close(use.dev);
+    use.dev = NULL; /* its memory is read and given back by the other one */
     struct k3_dev_copy back = {other.back, use.data, K3_UNIT_BYTES, K3_COPY_DEV_TO_HOST};
     assert_int_equal(ops->copy_begin(other.dev, 0, &back, NULL), 0);
     assert_int_equal(ops->copy_wait(other.dev, 0, K3_DEV_WAIT_ALL, NULL), 0);
-    for (size_t i = 0; i < K3_UNIT_BYTES; i++)
-        source[i] ^= 0xff;
+    source[K3_UNIT_BYTES - 1] ^= 0xff;
     assert_memory_equal(other.back, source, K3_UNIT_BYTES);
-    assert_int_equal(copy_unit(&use, 1, NULL), K3_EDEVICE); /* the lane stays failed */
+    ops->unpin(other.dev, source, DATA_BYTES);
+    ops->release(other.dev, use.data, DATA_BYTES);
+    free(use.back);
     close_use(&other);
-    close_use(&use);
     assert_nothing_left();
 }
 
