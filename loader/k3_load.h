@@ -23,6 +23,16 @@ struct k3_load;
 /* Progress, called from the thread that runs the load; non-zero cancels it (K3_ECANCELED). */
 typedef int (*k3_load_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
+/* Memory of the caller for a view, in place of an image of ours: on the device of its rank, at a
+ * multiple of 4096, exactly as many bytes as the view has.  The caller owns it; it is borrowed
+ * until close.  After a failure or a cancel its content is undefined. */
+struct k3_load_bind {
+    uint32_t rank;
+    const char *view; /* borrowed during open */
+    void *data;
+    uint64_t bytes;
+};
+
 /* Zero it, set struct_bytes, then what you want; zero means the default. */
 struct k3_load_options {
     size_t struct_bytes;     /* sizeof(struct k3_load_options) of the caller */
@@ -39,6 +49,10 @@ struct k3_load_options {
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
     void *progress_context;
+    /* All views of all ranks of the load, or none.  A missing view, one that is not there, a wrong
+     * size or address: K3_EUSAGE at open, before any data are read. */
+    const struct k3_load_bind *binds; /* borrowed during open */
+    uint32_t bind_count;
 };
 
 /* One tensor or view in memory. */

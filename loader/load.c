@@ -43,6 +43,8 @@ static int take_options(const struct k3_load_options *given, struct k3_load_opti
             return k3_fail(err, K3_EUSAGE,
                            "k3_load_options has members that this libk3load does not know");
     memcpy(own, given, bytes < sizeof *own ? bytes : sizeof *own);
+    if (own->bind_count && !own->binds)
+        return k3_fail(err, K3_EUSAGE, "k3_load_options: bind_count without binds");
     if (!own->dirs || (own->ranks && own->rank_count == 0))
         return k3_fail(err, K3_EUSAGE,
                        "k3_load_options: no directories, or an empty list of ranks");
@@ -257,24 +259,26 @@ static int place_parts(struct k3_load *load, struct k3_err *err)
         return k3_fail(err, K3_ENOMEM, "no memory for %llu units",
                        (unsigned long long)load->unit_count);
     uint8_t *results = load->results;
+    int rc = 0;
     for (uint32_t r = 0; r < load->rank_count; r++) {
         struct k3_load_rank *rank = &load->ranks[r];
         uint8_t *target = rank->image;
-        for (uint32_t i = 0; i < rank->row->part_count; i++) {
+        for (uint32_t i = 0; i < rank->row->part_count && !rc; i++) {
             struct k3_load_part *part = &load->parts[rank->part_begin + i];
-            part->target = target;
+            rc = k3_load_part_place(load, part, target, err);
             part->results = results;
-            target += (uint64_t)part->unit_count * K3_UNIT_BYTES;
+            if (target)
+                target += (uint64_t)part->unit_count * K3_UNIT_BYTES;
             results += part->unit_count;
         }
     }
     struct k3_load_chunk *chunks = load->chunks;
-    for (uint32_t i = 0; i < load->leg_count; i++) {
+    for (uint32_t i = 0; i < load->leg_count && !rc; i++) {
         load->legs[i].chunks = chunks;
         k3_load_leg_chunks(&load->legs[i]);
         chunks += load->legs[i].chunk_count;
     }
-    return 0;
+    return rc ? rc : k3_load_bounds_check(load, err);
 }
 
 /* ---- open and close ---- */
@@ -287,6 +291,8 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
     int rc = k3_set_open(options->dirs, options->dir_count, &load->set, err);
     if (!rc)
         rc = add_ranks(load, options, err);
+    if (!rc)
+        rc = k3_load_bounds_take(load, options->binds, options->bind_count, err);
     if (!rc)
         rc = add_legs(load, devices, err);
     if (!rc)
@@ -351,9 +357,11 @@ void k3_load_close(struct k3_load *load)
         k3_st_free(load->parts[i].st);
         free(load->parts[i].views);
         free(load->parts[i].tensors);
+        free(load->parts[i].pieces);
     }
     k3_text_fini(&load->fallbacks);
     free(load->results);
+    free(load->bounds);
     free(load->chunks);
     free(load->parts);
     free(load->ranks);

@@ -28,8 +28,10 @@
 #define K3_LOAD_GPU_LANE_COUNT 4u           /* copies of one beside the check of another */
 /* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
  */
-#define K3_LOAD_BATCH_UNITS      128u
-#define K3_LOAD_LEG_COUNT_MAX    64u
+#define K3_LOAD_BATCH_UNITS   128u
+#define K3_LOAD_LEG_COUNT_MAX 64u
+/* Units of a lane that are being gathered: those that cross views are few. */
+#define K3_LOAD_SCRATCH_UNITS    16u
 #define K3_LOAD_DEPTH_MAX        1024u /* 4 GiB in flight: more only moves the queue elsewhere */
 #define K3_LOAD_DIM_COUNT_MAX    4u    /* shape[] of the public structs */
 #define K3_LOAD_NAMED_COUNT      3u    /* tensors an error names */
@@ -46,15 +48,32 @@ struct k3_load_chunk {
     uint8_t state;       /* enum k3_chunk_state */
 };
 
+/* A stretch of a data section and where it lies on the device. */
+struct k3_load_piece {
+    uint64_t begin_offset, end_offset;
+    uint8_t
+        *data; /* NULL: a pad that is in no view, and that the caller's memory has no place for */
+};
+
+/* A view that the caller gave memory for. */
+struct k3_load_bound {
+    const char *name; /* borrowed during open */
+    uint8_t *data;
+    uint64_t bytes;
+    uint32_t rank;
+    bool is_used;
+};
+
 struct k3_load_part {
     const struct k3_part_entry *entry; /* borrowed from the set */
+    struct k3_load_piece *pieces;      /* in order; owned */
     struct k3_st *st;                  /* owned */
     struct k3_view *views;             /* owned */
     uint32_t *tensors;                 /* indices in st of those that are no pads; owned */
-    uint8_t *target;                   /* where its data section goes in the image */
+    uint8_t *target;                   /* where its data section goes in the image; bound: NULL */
     const uint8_t *digests;            /* of the units of its data section; of the rank */
     uint8_t *results;                  /* enum k3_unit_result of the same units; of the load */
-    uint32_t unit_count;
+    uint32_t unit_count, piece_count;
     uint32_t tensor_count, view_count;
     uint32_t tensor_begin, view_begin; /* numbers of its first ones in the rank */
     uint32_t io_file;
@@ -88,8 +107,14 @@ struct k3_load_slots {
 
 /* Arrived chunks that will be checked by one operation. */
 struct k3_load_batch {
-    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS];
-    uint32_t check_count, unit_count;
+    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_CHUNK_UNITS];
+    uint32_t check_count, unit_count, scratch_count;
+};
+
+/* Some units of a part. */
+struct k3_load_units {
+    const struct k3_load_part *part;
+    uint32_t unit_begin, unit_count; /* from the start of the data section */
 };
 
 /* Seconds the thread of a leg spent waiting, by what for. */
@@ -109,6 +134,7 @@ struct k3_load_leg {
     struct k3_load_waits waits;
     uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
     void *bounce;                         /* one unit, for second reads */
+    uint8_t *scratch, *zeros;             /* on the device, where views are bound; owned */
     struct k3_sha256 *sha;
     uint64_t chunk_count;
     uint64_t image_bytes;
@@ -133,13 +159,14 @@ struct k3_load {
     struct k3_load_rank *ranks;
     struct k3_load_part *parts; /* rank by rank, in part order */
     struct k3_load_chunk *chunks;
-    uint8_t *results; /* one for each unit of all images */
+    struct k3_load_bound *bounds; /* by rank and name; owned */
+    uint8_t *results;             /* one for each unit of all images */
     k3_load_progress_fn progress;
     void *progress_context;
     uint64_t image_bytes, header_bytes; /* of all ranks */
     uint64_t chunk_count, unit_count;
     double run_seconds, open_seconds;
-    uint32_t rank_count, part_count, leg_count;
+    uint32_t rank_count, part_count, leg_count, bound_count;
     uint64_t staging_bytes;   /* as given */
     struct k3_text fallbacks; /* lines of the report */
     bool verify;
@@ -171,6 +198,23 @@ void k3_load_leg_close(struct k3_load_leg *leg);
  * progress. */
 int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);
 int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err);
+/* load_place.c: bound views, taken and then each used by a part; the places of parts. */
+int k3_load_bounds_take(struct k3_load *load, const struct k3_load_bind *binds, uint32_t count,
+                        struct k3_err *err);
+int k3_load_part_place(struct k3_load *load, struct k3_load_part *part, uint8_t *target,
+                       struct k3_err *err);
+int k3_load_bounds_check(const struct k3_load *load, struct k3_err *err);
+/* Device address of an offset of the data section; NULL in a pad of bound views. */
+void *k3_load_address(const struct k3_load_part *part, uint64_t offset);
+int k3_load_scratch_open(struct k3_load_leg *leg, struct k3_err *err);
+void k3_load_scratch_close(struct k3_load_leg *leg);
+/* Begin copies of whole units from host memory to their places. */
+int k3_load_copy_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
+                       const uint8_t *source, struct k3_err *err);
+/* Add units to the batch of checks, on the lane of their copies; flush begins them. */
+int k3_load_check_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
+                        struct k3_err *err);
+int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *err);
 /* Begin a copy or a check on a lane, and count it. */
 int k3_load_leg_copy(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_copy *copy,
                      struct k3_err *err);

@@ -18,7 +18,8 @@ struct run {
     uint64_t next;       /* chunk to submit */
     uint64_t done_count; /* chunks that came back */
     uint32_t in_flight;
-    uint32_t lane; /* the next chunks go to it */
+    uint32_t lane;       /* the next chunks go to it */
+    uint32_t lane_units; /* that went there since it was chosen */
     bool tells;
 };
 
@@ -101,17 +102,12 @@ static void reset_slots(struct k3_load_slots *slots)
 
 /* ---- reads ---- */
 
-static uint8_t *image_of(const struct k3_load_part *part, const struct k3_load_chunk *chunk)
-{
-    return part->target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
-}
-
 /* Where the next chunk's read may land; NULL: no slot is free. */
 static void *take_target(struct k3_load_leg *leg, struct k3_load_chunk *chunk)
 {
     struct k3_load_slots *slots = &leg->slots;
     if (slots->count == 0)
-        return image_of(&leg->load->parts[chunk->part], chunk);
+        return leg->load->parts[chunk->part].target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
     if (slots->free_count == 0)
         return NULL;
     chunk->slot = (uint16_t)slots->free[--slots->free_count];
@@ -165,49 +161,31 @@ static void drop_engine(struct run *run)
 
 /* ---- what arrived ---- */
 
-static int flush_checks(struct run *run, struct k3_err *err)
-{
-    struct k3_load_leg *leg = run->leg;
-    struct k3_load_batch *batch = &leg->batch;
-    int rc = 0;
-    if (batch->check_count)
-        rc = k3_load_leg_check(leg, run->lane, batch->checks, batch->check_count, err);
-    batch->check_count = 0;
-    batch->unit_count = 0;
-    run->lane = (run->lane + 1) % leg->lane_count;
-    return rc;
-}
-
 /* Checks run behind the copies of their lane, so a batch stays on one lane. */
-static int add_check(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+static int next_lane(struct run *run, struct k3_err *err)
 {
-    struct k3_load_leg *leg = run->leg;
-    const struct k3_load_part *part = &leg->load->parts[chunk->part];
-    struct k3_load_batch *batch = &leg->batch;
-    if (leg->load->verify)
-        batch->checks[batch->check_count++] = (struct k3_dev_check){
-            .data = image_of(part, chunk),
-            .wanted = part->digests + (uint64_t)chunk->unit_begin * K3_DIGEST_BYTES,
-            .result = part->results + chunk->unit_begin,
-            .unit_count = chunk->unit_count,
-        };
-    batch->unit_count += chunk->unit_count;
-    return batch->unit_count >= leg->batch_units ? flush_checks(run, err) : 0;
+    int rc = k3_load_checks_flush(run->leg, run->lane, err);
+    run->lane = (run->lane + 1) % run->leg->lane_count;
+    return rc;
 }
 
-static int copy_on(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+static int copy_and_check(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
-    struct k3_dev_copy copy = {
-        .target = image_of(&leg->load->parts[chunk->part], chunk),
-        .source = slot_data(&leg->slots, chunk->slot),
-        .bytes = chunk_bytes(chunk),
-        .kind = K3_COPY_HOST_TO_DEV,
-    };
-    int rc = k3_load_leg_copy(leg, run->lane, &copy, err);
-    if (!rc)
+    const struct k3_load_units units = {&leg->load->parts[chunk->part], chunk->unit_begin,
+                                        chunk->unit_count};
+    int rc = 0;
+    if (leg->slots.count) {
+        rc = k3_load_copy_units(leg, run->lane, &units, slot_data(&leg->slots, chunk->slot), err);
         push_copying(&leg->slots, chunk->slot, run->lane, leg->lane_ops[run->lane]);
-    return rc;
+    }
+    if (!rc && leg->load->verify)
+        rc = k3_load_check_units(leg, run->lane, &units, err);
+    run->lane_units += chunk->unit_count;
+    if (rc || run->lane_units < leg->batch_units)
+        return rc;
+    run->lane_units = 0;
+    return next_lane(run, err);
 }
 
 /* One completion: copy it on, begin its check, or leave the chunk to a second read. */
@@ -230,8 +208,7 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
         return 0;
     }
     chunk->state = K3_CHUNK_ARRIVED;
-    int rc = leg->slots.count ? copy_on(run, chunk, err) : 0;
-    return rc ? rc : add_check(run, chunk, err);
+    return copy_and_check(run, chunk, err);
 }
 
 static int reap_some(struct run *run, struct k3_err *err)
@@ -288,7 +265,7 @@ static int transfer(struct run *run, struct k3_err *err)
             rc = run->tells ? k3_load_tell(leg->load, false, err) : k3_load_stopped(leg->load, err);
     }
     drain(run);
-    return rc ? rc : flush_checks(run, err);
+    return rc ? rc : next_lane(run, err);
 }
 
 /* Copies and checks borrow memory until their lane was waited for: all lanes, also behind a
@@ -315,8 +292,7 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
         leg->chunks[i].state = K3_CHUNK_WAITING;
     leg->reread_units = 0;
     memset(&leg->waits, 0, sizeof leg->waits);
-    leg->batch.check_count = 0;
-    leg->batch.unit_count = 0;
+    memset(&leg->batch, 0, sizeof leg->batch);
     reset_slots(&leg->slots);
     double begin_seconds = k3_load_now();
     struct run run = {.leg = leg, .tells = tells};
