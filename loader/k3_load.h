@@ -53,6 +53,13 @@ struct k3_load_options {
      * size or address: K3_EUSAGE at open, before any data are read. */
     const struct k3_load_bind *binds; /* borrowed during open */
     uint32_t bind_count;
+    uint64_t bytes_per_second; /* reads are paced to it, all devices together; 0: no limit */
+    /* Each run writes every read, copy and check there, for chrome://tracing and ui.perfetto.dev;
+     * NULL: none.  Borrowed during open. */
+    const char *trace_path;
+    /* A CUevent or hipEvent_t that the copies of every lane wait for: memory that an allocator gave
+     * out while older work on it was still queued.  NULL: none. */
+    void *after_event;
 };
 
 /* One tensor or view in memory. */
@@ -101,6 +108,14 @@ int k3_load_open(const struct k3_load_options *options, struct k3_load **out, st
 /* Read and check everything.  Blocking.  Fails: K3_EIO, K3_ECORRUPT naming file, unit and offset,
  * K3_ECANCELED. */
 int k3_load_run(struct k3_load *load, struct k3_err *err);
+
+/* The same in steps, for a caller with a loop of its own.  The first call begins a run; each waits
+ * up to `milliseconds` and calls progress.  *finished 0: not over yet, call again; 1: it ended as
+ * the return value says. */
+int k3_load_step(struct k3_load *load, uint32_t milliseconds, int *finished, struct k3_err *err);
+
+/* Any thread: the run that is under way ends soon, with K3_ECANCELED. */
+void k3_load_cancel(struct k3_load *load);
 
 /* The image of a rank: one region, parts one behind the other.  K3_EUSAGE before a run that
  * succeeded. */

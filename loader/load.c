@@ -302,7 +302,7 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
     if (!rc)
         rc = io_ops ? k3_load_route_take(load, io_ops, options->io, err)
                     : k3_load_route_open(load, options->io, err);
-    return rc;
+    return rc ? rc : k3_load_trace_open(load, options->trace_path, err);
 }
 
 int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_ops *io_ops,
@@ -328,6 +328,8 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     load->progress_context = options.progress_context;
     load->verify = !options.no_verify;
     load->staging_bytes = options.staging_bytes;
+    load->bytes_per_second = options.bytes_per_second;
+    load->after_event = options.after_event;
     rc = fill_load(load, &options, &devices, io_ops, err);
     if (rc) {
         k3_load_close(load);
@@ -347,6 +349,10 @@ void k3_load_close(struct k3_load *load)
 {
     if (!load)
         return;
+    if (load->is_stepping)
+        atomic_store(&load->stop, true);
+    k3_load_join_steps(load);
+    k3_load_trace_close(load);
     for (uint32_t i = 0; i < load->leg_count; i++)
         k3_load_leg_close(&load->legs[i]);
     for (uint32_t i = 0; i < load->rank_count; i++)

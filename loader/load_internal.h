@@ -91,6 +91,8 @@ struct k3_load_rank {
 /* A slot that is being copied from: free again when its lane has done so many operations. */
 struct k3_load_copying {
     uint64_t op_count;
+    uint64_t chunk; /* number in the leg */
+    double begin_seconds;
     uint32_t lane;
     uint32_t slot;
 };
@@ -122,6 +124,33 @@ struct k3_load_waits {
     double read, copy, check, settle;
 };
 
+enum k3_load_event_kind { K3_TRACE_READ, K3_TRACE_COPY, K3_TRACE_CHECK };
+
+/* One span of a trace. */
+struct k3_load_event {
+    double begin_seconds, end_seconds;
+    uint32_t leg, lane, part, unit_begin, unit_count;
+    enum k3_load_event_kind kind;
+};
+
+/* A check that is not known to be done: its last answer is not there yet. */
+struct k3_load_open_check {
+    struct k3_load_event event;
+    const uint8_t *last_result; /* borrowed */
+};
+
+/* Checks of one leg under way at most: the queues of 64 host lanes. */
+#define K3_LOAD_OPEN_CHECK_COUNT 8192u
+
+struct k3_load_trace {
+    char *path;                   /* NULL: none is made; owned */
+    struct k3_load_event *events; /* owned */
+    double *submit_seconds;       /* of each chunk of the load; owned */
+    uint64_t cap;
+    _Atomic uint64_t count;
+    double begin_seconds;
+};
+
 struct k3_load_leg {
     struct k3_load *load;
     const struct k3_io_ops *io_ops;
@@ -132,6 +161,8 @@ struct k3_load_leg {
     struct k3_load_slots slots;
     struct k3_load_batch batch;
     struct k3_load_waits waits;
+    struct k3_load_open_check *open_checks; /* a ring, of a trace; owned */
+    uint32_t open_check_begin, open_check_count;
     uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
     void *bounce;                         /* one unit, for second reads */
     uint8_t *scratch, *zeros;             /* on the device, where views are bound; owned */
@@ -168,15 +199,22 @@ struct k3_load {
     double run_seconds, open_seconds;
     uint32_t rank_count, part_count, leg_count, bound_count;
     uint64_t staging_bytes;   /* as given */
+    void *after_event;        /* the same */
     struct k3_text fallbacks; /* lines of the report */
+    struct k3_load_trace trace;
+    uint64_t bytes_per_second; /* reads are paced to it; 0: as fast as they come */
     bool verify;
-    bool ready; /* a run succeeded: memory may be handed out */
+    bool is_stepping; /* k3_load_step began a run that is not over */
+    bool ready;       /* a run succeeded: memory may be handed out */
 
     /* Of a run, shared by its legs. */
     atomic_bool stop;            /* one of them failed, or the caller cancelled */
     atomic_uint running_count;   /* legs on threads of their own */
+    uint32_t started_count;      /* of them, by k3_load_step */
     _Atomic uint64_t done_bytes; /* arrived */
-    uint64_t told_bytes;         /* to progress, by the caller's thread */
+    _Atomic uint64_t paced_bytes;
+    double begin_seconds;
+    uint64_t told_bytes; /* to progress, by the caller's thread */
     double told_seconds;
 };
 
@@ -221,6 +259,21 @@ int k3_load_leg_copy(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev
 int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_check *checks,
                       uint32_t check_count, struct k3_err *err);
 uint64_t k3_load_file_offset(const struct k3_load_part *part, uint32_t unit);
+/* End what k3_load_step began: waits for its threads. */
+void k3_load_join_steps(struct k3_load *load);
+/* load_trace.c.  path NULL: no trace. */
+int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err);
+void k3_load_trace_close(struct k3_load *load);
+void k3_load_trace_begin(struct k3_load *load);
+void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event);
+/* A batch of checks was begun; those whose answers came are done. */
+void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane);
+void k3_load_trace_checks_done(struct k3_load_leg *leg);
+int k3_load_trace_write(struct k3_load *load, struct k3_err *err);
+/* May so many bytes more be asked for by now? */
+bool k3_load_pace_takes(struct k3_load *load, uint64_t bytes);
+void k3_load_pace_gives(struct k3_load *load,
+                        uint64_t bytes); /* they are not asked for after all */
 /* K3_ECANCELED once the caller's progress said so, or another leg failed. */
 int k3_load_stopped(struct k3_load *load, struct k3_err *err);
 /* The same behind a call of progress, if it is time again (due: whether or not). */

@@ -84,7 +84,9 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
     else
         snprintf(leg->name, sizeof leg->name, "%s:%u", leg->dev_ops->name, leg->device_index);
     choose_sizes(leg);
-    struct k3_dev_options options = {.index = leg->device_index, .lane_count = leg->lane_count};
+    struct k3_dev_options options = {.index = leg->device_index,
+                                     .lane_count = leg->lane_count,
+                                     .after_event = leg->load->after_event};
     int rc = leg->dev_ops->probe(leg->device_index, err);
     if (!rc)
         rc = leg->dev_ops->open(&options, &leg->dev, err);

@@ -212,8 +212,10 @@ int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *
 {
     struct k3_load_batch *batch = &leg->batch;
     int rc = 0;
-    if (batch->check_count)
+    if (batch->check_count) {
+        k3_load_trace_checks(leg, lane);
         rc = k3_load_leg_check(leg, lane, batch->checks, batch->check_count, err);
+    }
     batch->check_count = 0;
     batch->unit_count = 0;
     batch->scratch_count = 0;

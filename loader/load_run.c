@@ -9,9 +9,11 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
 /* Reads handed over or taken back in one call: enough to save calls, small on the stack. */
 #define BATCH_COUNT 16u
+#define NAP_NS      2000000 /* of a paced run: short against the time of a chunk at any sane rate */
 
 struct run {
     struct k3_load_leg *leg;
@@ -56,11 +58,38 @@ static uint8_t *slot_data(const struct k3_load_slots *slots, uint32_t slot)
     return slots->data + (size_t)slot * K3_LOAD_CHUNK_BYTES;
 }
 
-static void push_copying(struct k3_load_slots *slots, uint32_t slot, uint32_t lane,
-                         uint64_t op_count)
+static void trace_chunk(struct k3_load_leg *leg, enum k3_load_event_kind kind, uint64_t number,
+                        uint32_t lane, double begin_seconds)
 {
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
+    struct k3_load *load = leg->load;
+    if (!load->trace.events)
+        return;
+    const struct k3_load_event event = {
+        .begin_seconds = begin_seconds,
+        .end_seconds = k3_load_now(),
+        .leg = (uint32_t)(leg - load->legs),
+        .lane = lane,
+        .part = chunk->part,
+        .unit_begin = chunk->unit_begin,
+        .unit_count = chunk->unit_count,
+        .kind = kind,
+    };
+    k3_load_trace_add(load, &event);
+}
+
+static void push_copying(struct run *run, uint64_t number)
+{
+    struct k3_load_leg *leg = run->leg;
+    struct k3_load_slots *slots = &leg->slots;
     uint32_t at = (slots->copying_begin + slots->copying_count++) % slots->count;
-    slots->copying[at] = (struct k3_load_copying){op_count, lane, slot};
+    slots->copying[at] = (struct k3_load_copying){
+        .op_count = leg->lane_ops[run->lane],
+        .chunk = number,
+        .begin_seconds = leg->load->trace.events ? k3_load_now() : 0,
+        .lane = run->lane,
+        .slot = leg->chunks[number].slot,
+    };
 }
 
 /* Take the oldest copy's slot back, waiting until it is done. */
@@ -73,6 +102,7 @@ static int pop_copying(struct k3_load_leg *leg, struct k3_err *err)
     leg->waits.copy += k3_load_now() - begin_seconds;
     if (rc)
         return rc;
+    trace_chunk(leg, K3_TRACE_COPY, copying.chunk, copying.lane, copying.begin_seconds);
     slots->copying_begin = (slots->copying_begin + 1) % slots->count;
     slots->copying_count--;
     slots->free[slots->free_count++] = copying.slot;
@@ -114,6 +144,23 @@ static void *take_target(struct k3_load_leg *leg, struct k3_load_chunk *chunk)
     return slot_data(slots, chunk->slot);
 }
 
+/* When a chunk's read was handed over: kept for a trace only. */
+static double submit_seconds(const struct k3_load_leg *leg, uint64_t number)
+{
+    const struct k3_load *load = leg->load;
+    const uint64_t first = (uint64_t)(leg->chunks - load->chunks);
+    return load->trace.events ? load->trace.submit_seconds[first + number] : 0;
+}
+
+static void mark_submitted(struct k3_load_leg *leg, uint64_t number)
+{
+    struct k3_load *load = leg->load;
+    const uint64_t first = (uint64_t)(leg->chunks - load->chunks);
+    leg->chunks[number].state = K3_CHUNK_IN_FLIGHT;
+    if (load->trace.events)
+        load->trace.submit_seconds[first + number] = k3_load_now();
+}
+
 static int submit_more(struct run *run, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
@@ -124,9 +171,13 @@ static int submit_more(struct run *run, struct k3_err *err)
                run->next + count < leg->chunk_count) {
             struct k3_load_chunk *chunk = &leg->chunks[run->next + count];
             const struct k3_load_part *part = &leg->load->parts[chunk->part];
-            void *target = take_target(leg, chunk);
-            if (!target)
+            if (!k3_load_pace_takes(leg->load, chunk_bytes(chunk)))
                 break;
+            void *target = take_target(leg, chunk);
+            if (!target) {
+                k3_load_pace_gives(leg->load, chunk_bytes(chunk));
+                break;
+            }
             reads[count] = (struct k3_io_read){
                 .target = target,
                 .offset = k3_load_file_offset(part, chunk->unit_begin),
@@ -142,7 +193,7 @@ static int submit_more(struct run *run, struct k3_err *err)
         if (rc)
             return rc;
         for (uint32_t i = 0; i < count; i++)
-            leg->chunks[run->next + i].state = K3_CHUNK_IN_FLIGHT;
+            mark_submitted(leg, run->next + i);
         run->next += count;
         run->in_flight += count;
     }
@@ -169,15 +220,16 @@ static int next_lane(struct run *run, struct k3_err *err)
     return rc;
 }
 
-static int copy_and_check(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+static int copy_and_check(struct run *run, uint64_t number, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
     const struct k3_load_units units = {&leg->load->parts[chunk->part], chunk->unit_begin,
                                         chunk->unit_count};
     int rc = 0;
     if (leg->slots.count) {
         rc = k3_load_copy_units(leg, run->lane, &units, slot_data(&leg->slots, chunk->slot), err);
-        push_copying(&leg->slots, chunk->slot, run->lane, leg->lane_ops[run->lane]);
+        push_copying(run, number);
     }
     if (!rc && leg->load->verify)
         rc = k3_load_check_units(leg, run->lane, &units, err);
@@ -208,7 +260,8 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
         return 0;
     }
     chunk->state = K3_CHUNK_ARRIVED;
-    return copy_and_check(run, chunk, err);
+    trace_chunk(leg, K3_TRACE_READ, done->tag, 0, submit_seconds(leg, done->tag));
+    return copy_and_check(run, done->tag, err);
 }
 
 static int reap_some(struct run *run, struct k3_err *err)
@@ -251,6 +304,12 @@ static void drain(struct run *run)
     }
 }
 
+static void nap(void)
+{
+    struct timespec time = {0, NAP_NS};
+    nanosleep(&time, NULL);
+}
+
 static int transfer(struct run *run, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
@@ -259,8 +318,11 @@ static int transfer(struct run *run, struct k3_err *err)
         rc = free_slots(run, err);
         if (!rc)
             rc = submit_more(run, err);
-        if (!rc)
+        if (!rc && run->in_flight)
             rc = reap_some(run, err);
+        else if (!rc)
+            nap(); /* the pace lets nothing more be asked for yet */
+        k3_load_trace_checks_done(leg);
         if (!rc)
             rc = run->tells ? k3_load_tell(leg->load, false, err) : k3_load_stopped(leg->load, err);
     }
@@ -280,6 +342,8 @@ static int wait_lanes(struct k3_load_leg *leg, struct k3_err *err)
             rc = lane_rc;
     }
     leg->waits.check += k3_load_now() - begin_seconds;
+    k3_load_trace_checks_done(leg);
+    leg->open_check_count = 0; /* of a failed lane no answer comes */
     return rc;
 }
 
