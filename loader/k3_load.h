@@ -23,6 +23,16 @@ struct k3_load;
 /* Progress, called from the thread that runs the load; non-zero cancels it (K3_ECANCELED). */
 typedef int (*k3_load_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
+/* Memory of the caller for a view, in place of an image of ours: on the device of its rank, at a
+ * multiple of 4096, exactly as many bytes as the view has.  The caller owns it; it is borrowed
+ * until close.  After a failure or a cancel its content is undefined. */
+struct k3_load_bind {
+    uint32_t rank;
+    const char *view; /* borrowed during open */
+    void *data;
+    uint64_t bytes;
+};
+
 /* Zero it, set struct_bytes, then what you want; zero means the default. */
 struct k3_load_options {
     size_t struct_bytes;     /* sizeof(struct k3_load_options) of the caller */
@@ -39,6 +49,17 @@ struct k3_load_options {
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
     void *progress_context;
+    /* All views of all ranks of the load, or none.  A missing view, one that is not there, a wrong
+     * size or address: K3_EUSAGE at open, before any data are read. */
+    const struct k3_load_bind *binds; /* borrowed during open */
+    uint32_t bind_count;
+    uint64_t bytes_per_second; /* reads are paced to it, all devices together; 0: no limit */
+    /* Each run writes every read, copy and check there, for chrome://tracing and ui.perfetto.dev;
+     * NULL: none.  Borrowed during open. */
+    const char *trace_path;
+    /* A CUevent or hipEvent_t that the copies of every lane wait for: memory that an allocator gave
+     * out while older work on it was still queued.  NULL: none. */
+    void *after_event;
 };
 
 /* One tensor or view in memory. */
@@ -87,6 +108,14 @@ int k3_load_open(const struct k3_load_options *options, struct k3_load **out, st
 /* Read and check everything.  Blocking.  Fails: K3_EIO, K3_ECORRUPT naming file, unit and offset,
  * K3_ECANCELED. */
 int k3_load_run(struct k3_load *load, struct k3_err *err);
+
+/* The same in steps, for a caller with a loop of its own.  The first call begins a run; each waits
+ * up to `milliseconds` and calls progress.  *finished 0: not over yet, call again; 1: it ended as
+ * the return value says. */
+int k3_load_step(struct k3_load *load, uint32_t milliseconds, int *finished, struct k3_err *err);
+
+/* Any thread: the run that is under way ends soon, with K3_ECANCELED. */
+void k3_load_cancel(struct k3_load *load);
 
 /* The image of a rank: one region, parts one behind the other.  K3_EUSAGE before a run that
  * succeeded. */

@@ -43,6 +43,8 @@ static int take_options(const struct k3_load_options *given, struct k3_load_opti
             return k3_fail(err, K3_EUSAGE,
                            "k3_load_options has members that this libk3load does not know");
     memcpy(own, given, bytes < sizeof *own ? bytes : sizeof *own);
+    if (own->bind_count && !own->binds)
+        return k3_fail(err, K3_EUSAGE, "k3_load_options: bind_count without binds");
     if (!own->dirs || (own->ranks && own->rank_count == 0))
         return k3_fail(err, K3_EUSAGE,
                        "k3_load_options: no directories, or an empty list of ranks");
@@ -257,24 +259,26 @@ static int place_parts(struct k3_load *load, struct k3_err *err)
         return k3_fail(err, K3_ENOMEM, "no memory for %llu units",
                        (unsigned long long)load->unit_count);
     uint8_t *results = load->results;
+    int rc = 0;
     for (uint32_t r = 0; r < load->rank_count; r++) {
         struct k3_load_rank *rank = &load->ranks[r];
         uint8_t *target = rank->image;
-        for (uint32_t i = 0; i < rank->row->part_count; i++) {
+        for (uint32_t i = 0; i < rank->row->part_count && !rc; i++) {
             struct k3_load_part *part = &load->parts[rank->part_begin + i];
-            part->target = target;
+            rc = k3_load_part_place(load, part, target, err);
             part->results = results;
-            target += (uint64_t)part->unit_count * K3_UNIT_BYTES;
+            if (target)
+                target += (uint64_t)part->unit_count * K3_UNIT_BYTES;
             results += part->unit_count;
         }
     }
     struct k3_load_chunk *chunks = load->chunks;
-    for (uint32_t i = 0; i < load->leg_count; i++) {
+    for (uint32_t i = 0; i < load->leg_count && !rc; i++) {
         load->legs[i].chunks = chunks;
         k3_load_leg_chunks(&load->legs[i]);
         chunks += load->legs[i].chunk_count;
     }
-    return 0;
+    return rc ? rc : k3_load_bounds_check(load, err);
 }
 
 /* ---- open and close ---- */
@@ -288,6 +292,8 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
     if (!rc)
         rc = add_ranks(load, options, err);
     if (!rc)
+        rc = k3_load_bounds_take(load, options->binds, options->bind_count, err);
+    if (!rc)
         rc = add_legs(load, devices, err);
     if (!rc)
         rc = open_legs_and_parts(load, err);
@@ -296,7 +302,7 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
     if (!rc)
         rc = io_ops ? k3_load_route_take(load, io_ops, options->io, err)
                     : k3_load_route_open(load, options->io, err);
-    return rc;
+    return rc ? rc : k3_load_trace_open(load, options->trace_path, err);
 }
 
 int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_ops *io_ops,
@@ -322,6 +328,8 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     load->progress_context = options.progress_context;
     load->verify = !options.no_verify;
     load->staging_bytes = options.staging_bytes;
+    load->bytes_per_second = options.bytes_per_second;
+    load->after_event = options.after_event;
     rc = fill_load(load, &options, &devices, io_ops, err);
     if (rc) {
         k3_load_close(load);
@@ -341,6 +349,10 @@ void k3_load_close(struct k3_load *load)
 {
     if (!load)
         return;
+    if (load->is_stepping)
+        atomic_store(&load->stop, true);
+    k3_load_join_steps(load);
+    k3_load_trace_close(load);
     for (uint32_t i = 0; i < load->leg_count; i++)
         k3_load_leg_close(&load->legs[i]);
     for (uint32_t i = 0; i < load->rank_count; i++)
@@ -351,9 +363,11 @@ void k3_load_close(struct k3_load *load)
         k3_st_free(load->parts[i].st);
         free(load->parts[i].views);
         free(load->parts[i].tensors);
+        free(load->parts[i].pieces);
     }
     k3_text_fini(&load->fallbacks);
     free(load->results);
+    free(load->bounds);
     free(load->chunks);
     free(load->parts);
     free(load->ranks);

@@ -28,8 +28,10 @@
 #define K3_LOAD_GPU_LANE_COUNT 4u           /* copies of one beside the check of another */
 /* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
  */
-#define K3_LOAD_BATCH_UNITS      128u
-#define K3_LOAD_LEG_COUNT_MAX    64u
+#define K3_LOAD_BATCH_UNITS   128u
+#define K3_LOAD_LEG_COUNT_MAX 64u
+/* Units of a lane that are being gathered: those that cross views are few. */
+#define K3_LOAD_SCRATCH_UNITS    16u
 #define K3_LOAD_DEPTH_MAX        1024u /* 4 GiB in flight: more only moves the queue elsewhere */
 #define K3_LOAD_DIM_COUNT_MAX    4u    /* shape[] of the public structs */
 #define K3_LOAD_NAMED_COUNT      3u    /* tensors an error names */
@@ -46,15 +48,32 @@ struct k3_load_chunk {
     uint8_t state;       /* enum k3_chunk_state */
 };
 
+/* A stretch of a data section and where it lies on the device. */
+struct k3_load_piece {
+    uint64_t begin_offset, end_offset;
+    uint8_t
+        *data; /* NULL: a pad that is in no view, and that the caller's memory has no place for */
+};
+
+/* A view that the caller gave memory for. */
+struct k3_load_bound {
+    const char *name; /* borrowed during open */
+    uint8_t *data;
+    uint64_t bytes;
+    uint32_t rank;
+    bool is_used;
+};
+
 struct k3_load_part {
     const struct k3_part_entry *entry; /* borrowed from the set */
+    struct k3_load_piece *pieces;      /* in order; owned */
     struct k3_st *st;                  /* owned */
     struct k3_view *views;             /* owned */
     uint32_t *tensors;                 /* indices in st of those that are no pads; owned */
-    uint8_t *target;                   /* where its data section goes in the image */
+    uint8_t *target;                   /* where its data section goes in the image; bound: NULL */
     const uint8_t *digests;            /* of the units of its data section; of the rank */
     uint8_t *results;                  /* enum k3_unit_result of the same units; of the load */
-    uint32_t unit_count;
+    uint32_t unit_count, piece_count;
     uint32_t tensor_count, view_count;
     uint32_t tensor_begin, view_begin; /* numbers of its first ones in the rank */
     uint32_t io_file;
@@ -72,6 +91,8 @@ struct k3_load_rank {
 /* A slot that is being copied from: free again when its lane has done so many operations. */
 struct k3_load_copying {
     uint64_t op_count;
+    uint64_t chunk; /* number in the leg */
+    double begin_seconds;
     uint32_t lane;
     uint32_t slot;
 };
@@ -88,13 +109,46 @@ struct k3_load_slots {
 
 /* Arrived chunks that will be checked by one operation. */
 struct k3_load_batch {
-    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS];
-    uint32_t check_count, unit_count;
+    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_CHUNK_UNITS];
+    uint32_t check_count, unit_count, scratch_count;
+};
+
+/* Some units of a part. */
+struct k3_load_units {
+    const struct k3_load_part *part;
+    uint32_t unit_begin, unit_count; /* from the start of the data section */
 };
 
 /* Seconds the thread of a leg spent waiting, by what for. */
 struct k3_load_waits {
     double read, copy, check, settle;
+};
+
+enum k3_load_event_kind { K3_TRACE_READ, K3_TRACE_COPY, K3_TRACE_CHECK };
+
+/* One span of a trace. */
+struct k3_load_event {
+    double begin_seconds, end_seconds;
+    uint32_t leg, lane, part, unit_begin, unit_count;
+    enum k3_load_event_kind kind;
+};
+
+/* A check that is not known to be done: its last answer is not there yet. */
+struct k3_load_open_check {
+    struct k3_load_event event;
+    const uint8_t *last_result; /* borrowed */
+};
+
+/* Checks of one leg under way at most: the queues of 64 host lanes. */
+#define K3_LOAD_OPEN_CHECK_COUNT 8192u
+
+struct k3_load_trace {
+    char *path;                   /* NULL: none is made; owned */
+    struct k3_load_event *events; /* owned */
+    double *submit_seconds;       /* of each chunk of the load; owned */
+    uint64_t cap;
+    _Atomic uint64_t count;
+    double begin_seconds;
 };
 
 struct k3_load_leg {
@@ -107,8 +161,11 @@ struct k3_load_leg {
     struct k3_load_slots slots;
     struct k3_load_batch batch;
     struct k3_load_waits waits;
+    struct k3_load_open_check *open_checks; /* a ring, of a trace; owned */
+    uint32_t open_check_begin, open_check_count;
     uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
     void *bounce;                         /* one unit, for second reads */
+    uint8_t *scratch, *zeros;             /* on the device, where views are bound; owned */
     struct k3_sha256 *sha;
     uint64_t chunk_count;
     uint64_t image_bytes;
@@ -133,23 +190,31 @@ struct k3_load {
     struct k3_load_rank *ranks;
     struct k3_load_part *parts; /* rank by rank, in part order */
     struct k3_load_chunk *chunks;
-    uint8_t *results; /* one for each unit of all images */
+    struct k3_load_bound *bounds; /* by rank and name; owned */
+    uint8_t *results;             /* one for each unit of all images */
     k3_load_progress_fn progress;
     void *progress_context;
     uint64_t image_bytes, header_bytes; /* of all ranks */
     uint64_t chunk_count, unit_count;
     double run_seconds, open_seconds;
-    uint32_t rank_count, part_count, leg_count;
+    uint32_t rank_count, part_count, leg_count, bound_count;
     uint64_t staging_bytes;   /* as given */
+    void *after_event;        /* the same */
     struct k3_text fallbacks; /* lines of the report */
+    struct k3_load_trace trace;
+    uint64_t bytes_per_second; /* reads are paced to it; 0: as fast as they come */
     bool verify;
-    bool ready; /* a run succeeded: memory may be handed out */
+    bool is_stepping; /* k3_load_step began a run that is not over */
+    bool ready;       /* a run succeeded: memory may be handed out */
 
     /* Of a run, shared by its legs. */
     atomic_bool stop;            /* one of them failed, or the caller cancelled */
     atomic_uint running_count;   /* legs on threads of their own */
+    uint32_t started_count;      /* of them, by k3_load_step */
     _Atomic uint64_t done_bytes; /* arrived */
-    uint64_t told_bytes;         /* to progress, by the caller's thread */
+    _Atomic uint64_t paced_bytes;
+    double begin_seconds;
+    uint64_t told_bytes; /* to progress, by the caller's thread */
     double told_seconds;
 };
 
@@ -171,12 +236,44 @@ void k3_load_leg_close(struct k3_load_leg *leg);
  * progress. */
 int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);
 int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err);
+/* load_place.c: bound views, taken and then each used by a part; the places of parts. */
+int k3_load_bounds_take(struct k3_load *load, const struct k3_load_bind *binds, uint32_t count,
+                        struct k3_err *err);
+int k3_load_part_place(struct k3_load *load, struct k3_load_part *part, uint8_t *target,
+                       struct k3_err *err);
+int k3_load_bounds_check(const struct k3_load *load, struct k3_err *err);
+/* Device address of an offset of the data section; NULL in a pad of bound views. */
+void *k3_load_address(const struct k3_load_part *part, uint64_t offset);
+int k3_load_scratch_open(struct k3_load_leg *leg, struct k3_err *err);
+void k3_load_scratch_close(struct k3_load_leg *leg);
+/* Begin copies of whole units from host memory to their places. */
+int k3_load_copy_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
+                       const uint8_t *source, struct k3_err *err);
+/* Add units to the batch of checks, on the lane of their copies; flush begins them. */
+int k3_load_check_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
+                        struct k3_err *err);
+int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *err);
 /* Begin a copy or a check on a lane, and count it. */
 int k3_load_leg_copy(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_copy *copy,
                      struct k3_err *err);
 int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_check *checks,
                       uint32_t check_count, struct k3_err *err);
 uint64_t k3_load_file_offset(const struct k3_load_part *part, uint32_t unit);
+/* End what k3_load_step began: waits for its threads. */
+void k3_load_join_steps(struct k3_load *load);
+/* load_trace.c.  path NULL: no trace. */
+int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err);
+void k3_load_trace_close(struct k3_load *load);
+void k3_load_trace_begin(struct k3_load *load);
+void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event);
+/* A batch of checks was begun; those whose answers came are done. */
+void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane);
+void k3_load_trace_checks_done(struct k3_load_leg *leg);
+int k3_load_trace_write(struct k3_load *load, struct k3_err *err);
+/* May so many bytes more be asked for by now? */
+bool k3_load_pace_takes(struct k3_load *load, uint64_t bytes);
+void k3_load_pace_gives(struct k3_load *load,
+                        uint64_t bytes); /* they are not asked for after all */
 /* K3_ECANCELED once the caller's progress said so, or another leg failed. */
 int k3_load_stopped(struct k3_load *load, struct k3_err *err);
 /* The same behind a call of progress, if it is time again (due: whether or not). */

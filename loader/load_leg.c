@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory that reads cannot land in is filled through slots. */
+/* Memory that reads cannot land in is filled through slots; bound memory too, since a read brings
+ * what goes to several places. */
 static bool needs_slots(const struct k3_load_leg *leg)
 {
-    return !leg->dev_ops->is_host_memory;
+    return !leg->dev_ops->is_host_memory || leg->load->bound_count;
 }
 
 static void choose_sizes(struct k3_load_leg *leg)
@@ -69,7 +70,7 @@ static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
 static int open_images(struct k3_load_leg *leg, struct k3_err *err)
 {
     int rc = 0;
-    for (uint32_t r = 0; r < leg->rank_count && !rc; r++) {
+    for (uint32_t r = 0; r < leg->rank_count && !rc && !leg->load->bound_count; r++) {
         struct k3_load_rank *rank = &leg->load->ranks[leg->rank_begin + r];
         rc = leg->dev_ops->alloc(leg->dev, rank->row->image_bytes, &rank->image, err);
     }
@@ -83,7 +84,9 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
     else
         snprintf(leg->name, sizeof leg->name, "%s:%u", leg->dev_ops->name, leg->device_index);
     choose_sizes(leg);
-    struct k3_dev_options options = {.index = leg->device_index, .lane_count = leg->lane_count};
+    struct k3_dev_options options = {.index = leg->device_index,
+                                     .lane_count = leg->lane_count,
+                                     .after_event = leg->load->after_event};
     int rc = leg->dev_ops->probe(leg->device_index, err);
     if (!rc)
         rc = leg->dev_ops->open(&options, &leg->dev, err);
@@ -93,6 +96,8 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
         rc = k3_mem_alloc(K3_UNIT_BYTES, &leg->bounce, err);
     if (!rc)
         rc = open_images(leg, err);
+    if (!rc)
+        rc = k3_load_scratch_open(leg, err);
     return rc ? rc : open_slots(leg, err);
 }
 
@@ -110,6 +115,7 @@ void k3_load_leg_close(struct k3_load_leg *leg)
             leg->dev_ops->release(leg->dev, rank->image, rank->row->image_bytes);
         rank->image = NULL;
     }
+    k3_load_scratch_close(leg);
     if (slots->is_pinned)
         leg->dev_ops->unpin(leg->dev, slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
     if (leg->dev)

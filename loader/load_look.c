@@ -33,6 +33,8 @@ int k3_load_image(const struct k3_load *load, uint32_t rank, const void **data, 
     int rc = find_rank(load, rank, &own, err);
     if (rc)
         return rc;
+    if (load->bound_count)
+        return k3_fail(err, K3_EUSAGE, "rank %u lies in bound views: there is no image", rank);
     *data = own->image;
     *bytes = own->row->image_bytes;
     return 0;
@@ -58,7 +60,7 @@ static void fill_tensor(const struct k3_load_part *part, const struct k3_st_tens
     *out = (struct k3_load_tensor){
         .name = tensor->name,
         .dtype = k3_dtype_name(tensor->dtype),
-        .data = part->target + tensor->begin_offset,
+        .data = k3_load_address(part, tensor->begin_offset),
         .bytes = tensor->end_offset - tensor->begin_offset,
         .dim_count = tensor->dim_count,
         .rank = part->entry->rank,
@@ -72,7 +74,7 @@ static void fill_view(const struct k3_load_part *part, const struct k3_view *vie
     *out = (struct k3_load_tensor){
         .name = view->name,
         .dtype = k3_dtype_name(view->dtype),
-        .data = part->target + view->begin_offset,
+        .data = k3_load_address(part, view->begin_offset),
         .bytes = view->end_offset - view->begin_offset,
         .dim_count = view->dim_count,
         .rank = part->entry->rank,

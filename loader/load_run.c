@@ -9,16 +9,19 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
 /* Reads handed over or taken back in one call: enough to save calls, small on the stack. */
 #define BATCH_COUNT 16u
+#define NAP_NS      2000000 /* of a paced run: short against the time of a chunk at any sane rate */
 
 struct run {
     struct k3_load_leg *leg;
     uint64_t next;       /* chunk to submit */
     uint64_t done_count; /* chunks that came back */
     uint32_t in_flight;
-    uint32_t lane; /* the next chunks go to it */
+    uint32_t lane;       /* the next chunks go to it */
+    uint32_t lane_units; /* that went there since it was chosen */
     bool tells;
 };
 
@@ -55,11 +58,38 @@ static uint8_t *slot_data(const struct k3_load_slots *slots, uint32_t slot)
     return slots->data + (size_t)slot * K3_LOAD_CHUNK_BYTES;
 }
 
-static void push_copying(struct k3_load_slots *slots, uint32_t slot, uint32_t lane,
-                         uint64_t op_count)
+static void trace_chunk(struct k3_load_leg *leg, enum k3_load_event_kind kind, uint64_t number,
+                        uint32_t lane, double begin_seconds)
 {
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
+    struct k3_load *load = leg->load;
+    if (!load->trace.events)
+        return;
+    const struct k3_load_event event = {
+        .begin_seconds = begin_seconds,
+        .end_seconds = k3_load_now(),
+        .leg = (uint32_t)(leg - load->legs),
+        .lane = lane,
+        .part = chunk->part,
+        .unit_begin = chunk->unit_begin,
+        .unit_count = chunk->unit_count,
+        .kind = kind,
+    };
+    k3_load_trace_add(load, &event);
+}
+
+static void push_copying(struct run *run, uint64_t number)
+{
+    struct k3_load_leg *leg = run->leg;
+    struct k3_load_slots *slots = &leg->slots;
     uint32_t at = (slots->copying_begin + slots->copying_count++) % slots->count;
-    slots->copying[at] = (struct k3_load_copying){op_count, lane, slot};
+    slots->copying[at] = (struct k3_load_copying){
+        .op_count = leg->lane_ops[run->lane],
+        .chunk = number,
+        .begin_seconds = leg->load->trace.events ? k3_load_now() : 0,
+        .lane = run->lane,
+        .slot = leg->chunks[number].slot,
+    };
 }
 
 /* Take the oldest copy's slot back, waiting until it is done. */
@@ -72,6 +102,7 @@ static int pop_copying(struct k3_load_leg *leg, struct k3_err *err)
     leg->waits.copy += k3_load_now() - begin_seconds;
     if (rc)
         return rc;
+    trace_chunk(leg, K3_TRACE_COPY, copying.chunk, copying.lane, copying.begin_seconds);
     slots->copying_begin = (slots->copying_begin + 1) % slots->count;
     slots->copying_count--;
     slots->free[slots->free_count++] = copying.slot;
@@ -101,21 +132,33 @@ static void reset_slots(struct k3_load_slots *slots)
 
 /* ---- reads ---- */
 
-static uint8_t *image_of(const struct k3_load_part *part, const struct k3_load_chunk *chunk)
-{
-    return part->target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
-}
-
 /* Where the next chunk's read may land; NULL: no slot is free. */
 static void *take_target(struct k3_load_leg *leg, struct k3_load_chunk *chunk)
 {
     struct k3_load_slots *slots = &leg->slots;
     if (slots->count == 0)
-        return image_of(&leg->load->parts[chunk->part], chunk);
+        return leg->load->parts[chunk->part].target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
     if (slots->free_count == 0)
         return NULL;
     chunk->slot = (uint16_t)slots->free[--slots->free_count];
     return slot_data(slots, chunk->slot);
+}
+
+/* When a chunk's read was handed over: kept for a trace only. */
+static double submit_seconds(const struct k3_load_leg *leg, uint64_t number)
+{
+    const struct k3_load *load = leg->load;
+    const uint64_t first = (uint64_t)(leg->chunks - load->chunks);
+    return load->trace.events ? load->trace.submit_seconds[first + number] : 0;
+}
+
+static void mark_submitted(struct k3_load_leg *leg, uint64_t number)
+{
+    struct k3_load *load = leg->load;
+    const uint64_t first = (uint64_t)(leg->chunks - load->chunks);
+    leg->chunks[number].state = K3_CHUNK_IN_FLIGHT;
+    if (load->trace.events)
+        load->trace.submit_seconds[first + number] = k3_load_now();
 }
 
 static int submit_more(struct run *run, struct k3_err *err)
@@ -128,9 +171,13 @@ static int submit_more(struct run *run, struct k3_err *err)
                run->next + count < leg->chunk_count) {
             struct k3_load_chunk *chunk = &leg->chunks[run->next + count];
             const struct k3_load_part *part = &leg->load->parts[chunk->part];
-            void *target = take_target(leg, chunk);
-            if (!target)
+            if (!k3_load_pace_takes(leg->load, chunk_bytes(chunk)))
                 break;
+            void *target = take_target(leg, chunk);
+            if (!target) {
+                k3_load_pace_gives(leg->load, chunk_bytes(chunk));
+                break;
+            }
             reads[count] = (struct k3_io_read){
                 .target = target,
                 .offset = k3_load_file_offset(part, chunk->unit_begin),
@@ -146,7 +193,7 @@ static int submit_more(struct run *run, struct k3_err *err)
         if (rc)
             return rc;
         for (uint32_t i = 0; i < count; i++)
-            leg->chunks[run->next + i].state = K3_CHUNK_IN_FLIGHT;
+            mark_submitted(leg, run->next + i);
         run->next += count;
         run->in_flight += count;
     }
@@ -165,49 +212,32 @@ static void drop_engine(struct run *run)
 
 /* ---- what arrived ---- */
 
-static int flush_checks(struct run *run, struct k3_err *err)
-{
-    struct k3_load_leg *leg = run->leg;
-    struct k3_load_batch *batch = &leg->batch;
-    int rc = 0;
-    if (batch->check_count)
-        rc = k3_load_leg_check(leg, run->lane, batch->checks, batch->check_count, err);
-    batch->check_count = 0;
-    batch->unit_count = 0;
-    run->lane = (run->lane + 1) % leg->lane_count;
-    return rc;
-}
-
 /* Checks run behind the copies of their lane, so a batch stays on one lane. */
-static int add_check(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+static int next_lane(struct run *run, struct k3_err *err)
 {
-    struct k3_load_leg *leg = run->leg;
-    const struct k3_load_part *part = &leg->load->parts[chunk->part];
-    struct k3_load_batch *batch = &leg->batch;
-    if (leg->load->verify)
-        batch->checks[batch->check_count++] = (struct k3_dev_check){
-            .data = image_of(part, chunk),
-            .wanted = part->digests + (uint64_t)chunk->unit_begin * K3_DIGEST_BYTES,
-            .result = part->results + chunk->unit_begin,
-            .unit_count = chunk->unit_count,
-        };
-    batch->unit_count += chunk->unit_count;
-    return batch->unit_count >= leg->batch_units ? flush_checks(run, err) : 0;
+    int rc = k3_load_checks_flush(run->leg, run->lane, err);
+    run->lane = (run->lane + 1) % run->leg->lane_count;
+    return rc;
 }
 
-static int copy_on(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+static int copy_and_check(struct run *run, uint64_t number, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
-    struct k3_dev_copy copy = {
-        .target = image_of(&leg->load->parts[chunk->part], chunk),
-        .source = slot_data(&leg->slots, chunk->slot),
-        .bytes = chunk_bytes(chunk),
-        .kind = K3_COPY_HOST_TO_DEV,
-    };
-    int rc = k3_load_leg_copy(leg, run->lane, &copy, err);
-    if (!rc)
-        push_copying(&leg->slots, chunk->slot, run->lane, leg->lane_ops[run->lane]);
-    return rc;
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
+    const struct k3_load_units units = {&leg->load->parts[chunk->part], chunk->unit_begin,
+                                        chunk->unit_count};
+    int rc = 0;
+    if (leg->slots.count) {
+        rc = k3_load_copy_units(leg, run->lane, &units, slot_data(&leg->slots, chunk->slot), err);
+        push_copying(run, number);
+    }
+    if (!rc && leg->load->verify)
+        rc = k3_load_check_units(leg, run->lane, &units, err);
+    run->lane_units += chunk->unit_count;
+    if (rc || run->lane_units < leg->batch_units)
+        return rc;
+    run->lane_units = 0;
+    return next_lane(run, err);
 }
 
 /* One completion: copy it on, begin its check, or leave the chunk to a second read. */
@@ -230,8 +260,8 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
         return 0;
     }
     chunk->state = K3_CHUNK_ARRIVED;
-    int rc = leg->slots.count ? copy_on(run, chunk, err) : 0;
-    return rc ? rc : add_check(run, chunk, err);
+    trace_chunk(leg, K3_TRACE_READ, done->tag, 0, submit_seconds(leg, done->tag));
+    return copy_and_check(run, done->tag, err);
 }
 
 static int reap_some(struct run *run, struct k3_err *err)
@@ -274,6 +304,12 @@ static void drain(struct run *run)
     }
 }
 
+static void nap(void)
+{
+    struct timespec time = {0, NAP_NS};
+    nanosleep(&time, NULL);
+}
+
 static int transfer(struct run *run, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
@@ -282,13 +318,16 @@ static int transfer(struct run *run, struct k3_err *err)
         rc = free_slots(run, err);
         if (!rc)
             rc = submit_more(run, err);
-        if (!rc)
+        if (!rc && run->in_flight)
             rc = reap_some(run, err);
+        else if (!rc)
+            nap(); /* the pace lets nothing more be asked for yet */
+        k3_load_trace_checks_done(leg);
         if (!rc)
             rc = run->tells ? k3_load_tell(leg->load, false, err) : k3_load_stopped(leg->load, err);
     }
     drain(run);
-    return rc ? rc : flush_checks(run, err);
+    return rc ? rc : next_lane(run, err);
 }
 
 /* Copies and checks borrow memory until their lane was waited for: all lanes, also behind a
@@ -303,6 +342,8 @@ static int wait_lanes(struct k3_load_leg *leg, struct k3_err *err)
             rc = lane_rc;
     }
     leg->waits.check += k3_load_now() - begin_seconds;
+    k3_load_trace_checks_done(leg);
+    leg->open_check_count = 0; /* of a failed lane no answer comes */
     return rc;
 }
 
@@ -315,8 +356,7 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
         leg->chunks[i].state = K3_CHUNK_WAITING;
     leg->reread_units = 0;
     memset(&leg->waits, 0, sizeof leg->waits);
-    leg->batch.check_count = 0;
-    leg->batch.unit_count = 0;
+    memset(&leg->batch, 0, sizeof leg->batch);
     reset_slots(&leg->slots);
     double begin_seconds = k3_load_now();
     struct run run = {.leg = leg, .tells = tells};

@@ -87,22 +87,13 @@ static int second_read(struct k3_load_leg *leg, struct k3_load_part *part, uint3
     int rc = read_again(leg, part, unit, path, err);
     if (rc)
         return rc;
-    struct k3_dev_copy copy = {
-        .target = part->target + (uint64_t)unit * K3_UNIT_BYTES,
-        .source = leg->bounce,
-        .bytes = K3_UNIT_BYTES,
-        .kind = K3_COPY_HOST_TO_DEV,
-    };
-    struct k3_dev_check check = {
-        .data = copy.target,
-        .wanted = part->digests + (uint64_t)unit * K3_DIGEST_BYTES,
-        .result = part->results + unit,
-        .unit_count = 1,
-    };
+    const struct k3_load_units units = {part, unit, 1};
     part->results[unit] = K3_UNIT_UNKNOWN;
-    rc = k3_load_leg_copy(leg, 0, &copy, err);
+    rc = k3_load_copy_units(leg, 0, &units, leg->bounce, err);
     if (!rc && load->verify)
-        rc = k3_load_leg_check(leg, 0, &check, 1, err);
+        rc = k3_load_check_units(leg, 0, &units, err);
+    if (!rc)
+        rc = k3_load_checks_flush(leg, 0, err);
     int wait_rc = leg->dev_ops->copy_wait(leg->dev, 0, K3_DEV_WAIT_ALL, err);
     if (!rc)
         rc = wait_rc;

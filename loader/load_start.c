@@ -14,6 +14,7 @@
 /* Progress at least this often. */
 #define TELL_BYTES   ((uint64_t)64 << 20)
 #define TELL_SECONDS 0.1
+#define STEP_NAP_NS  1000000
 #define NAP_NS       20000000 /* while the caller has nothing left to do but tell */
 
 int k3_load_stopped(struct k3_load *load, struct k3_err *err)
@@ -85,6 +86,16 @@ static int wait_legs(struct k3_load *load, struct k3_err *err)
     return rc;
 }
 
+/* The reason a run failed: the first leg whose failure was not that it was told to stop. */
+static int leg_failure(const struct k3_load *load, uint32_t first, uint32_t end, int rc,
+                       const struct k3_err *own, struct k3_err *err)
+{
+    for (uint32_t i = first; i < end; i++)
+        if (load->legs[i].rc && load->legs[i].rc != K3_ECANCELED && (!rc || rc == K3_ECANCELED))
+            return k3_fail_as(err, &load->legs[i].err);
+    return rc ? k3_fail_as(err, own) : 0;
+}
+
 static int run_legs(struct k3_load *load, struct k3_err *err)
 {
     struct k3_err own;
@@ -104,11 +115,7 @@ static int run_legs(struct k3_load *load, struct k3_err *err)
         rc = wait_rc;
     for (uint32_t i = 1; i < started; i++)
         pthread_join(load->legs[i].thread, NULL);
-    /* A leg that was only told to stop is not the reason. */
-    for (uint32_t i = 1; i < started; i++)
-        if (load->legs[i].rc && load->legs[i].rc != K3_ECANCELED && (!rc || rc == K3_ECANCELED))
-            return k3_fail_as(err, &load->legs[i].err);
-    return rc ? k3_fail_as(err, &own) : 0;
+    return leg_failure(load, 1, started, rc, &own, err);
 }
 
 /* ---- the gate ---- */
@@ -126,23 +133,109 @@ static int pass_gate(const struct k3_load *load, struct k3_err *err)
                    load->unit_count - right_count, load->unit_count);
 }
 
-int k3_load_run(struct k3_load *load, struct k3_err *err)
+/* ---- a run ---- */
+
+static void begin_run(struct k3_load *load)
 {
-    k3_load_begin(err);
-    if (!load)
-        return k3_fail(err, K3_EUSAGE, "there is no load to run: did k3_load_open fail?");
     load->ready = false;
     memset(load->results, K3_UNIT_UNKNOWN, (size_t)load->unit_count);
     atomic_store(&load->stop, false);
     atomic_store(&load->done_bytes, 0);
+    atomic_store(&load->paced_bytes, 0);
     load->told_bytes = 0;
-    double begin_seconds = load->told_seconds = k3_load_now();
-    int rc = run_legs(load, err);
+    load->begin_seconds = load->told_seconds = k3_load_now();
+    k3_load_trace_begin(load);
+}
+
+static int end_run(struct k3_load *load, int rc, struct k3_err *err)
+{
     if (!rc)
         rc = pass_gate(load, err);
     if (!rc)
         rc = k3_load_tell(load, true, err);
-    load->run_seconds = k3_load_now() - begin_seconds;
+    load->run_seconds = k3_load_now() - load->begin_seconds;
+    /* Of a run that failed too: that is when a trace is wanted most. */
+    int trace_rc = k3_load_trace_write(load, rc ? NULL : err);
+    if (!rc)
+        rc = trace_rc;
     load->ready = rc == 0;
     return rc;
+}
+
+static int check_idle(const struct k3_load *load, struct k3_err *err)
+{
+    if (!load)
+        return k3_fail(err, K3_EUSAGE, "there is no load to run: did k3_load_open fail?");
+    if (load->is_stepping)
+        return k3_fail(err, K3_EUSAGE, "a run of this load is under way: step it to its end first");
+    return 0;
+}
+
+int k3_load_run(struct k3_load *load, struct k3_err *err)
+{
+    k3_load_begin(err);
+    int rc = check_idle(load, err);
+    if (rc)
+        return rc;
+    begin_run(load);
+    rc = run_legs(load, err);
+    return end_run(load, rc, err);
+}
+
+/* ---- steps ---- */
+
+static int start_steps(struct k3_load *load, struct k3_err *err)
+{
+    int rc = 0;
+    begin_run(load);
+    load->started_count = 0;
+    while (!rc && load->started_count < load->leg_count) {
+        rc = start_leg(&load->legs[load->started_count], err);
+        load->started_count += !rc;
+    }
+    load->is_stepping = true;
+    if (rc)
+        atomic_store(&load->stop, true);
+    return rc;
+}
+
+void k3_load_join_steps(struct k3_load *load)
+{
+    for (uint32_t i = 0; load->is_stepping && i < load->started_count; i++)
+        pthread_join(load->legs[i].thread, NULL);
+    load->is_stepping = false;
+}
+
+int k3_load_step(struct k3_load *load, uint32_t milliseconds, int *finished, struct k3_err *err)
+{
+    struct k3_err own;
+    k3_err_init(&own);
+    k3_load_begin(err);
+    *finished = 1;
+    if (!load)
+        return check_idle(load, err);
+    int rc = load->is_stepping ? 0 : start_steps(load, &own);
+    const double until_seconds = k3_load_now() + milliseconds * 1e-3;
+    while (!rc && atomic_load(&load->running_count)) {
+        struct timespec time = {0, STEP_NAP_NS};
+        if (k3_load_now() >= until_seconds) {
+            *finished = 0;
+            (void)k3_load_tell(load, false, NULL); /* a cancel shows when the legs have ended */
+            return 0;
+        }
+        nanosleep(&time, NULL);
+        (void)k3_load_tell(load, false, NULL);
+    }
+    const uint32_t started_count = load->started_count;
+    k3_load_join_steps(load);
+    for (uint32_t i = 0; i < started_count && !rc; i++)
+        if (load->legs[i].rc)
+            rc = k3_fail_as(&own, &load->legs[i].err);
+    rc = leg_failure(load, 0, started_count, rc, &own, err);
+    return end_run(load, rc, err);
+}
+
+void k3_load_cancel(struct k3_load *load)
+{
+    atomic_store(&load->stop, true);
 }

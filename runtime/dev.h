@@ -17,6 +17,7 @@ struct k3_dev;
 struct k3_dev_options {
     uint32_t index;      /* of the device, e.g. 0 of cuda:0; host: 0 */
     uint32_t lane_count; /* 1..K3_LANE_COUNT_MAX */
+    void *after_event;   /* of the driver: every lane begins behind it; NULL: at once */
 };
 
 #define K3_LANE_COUNT_MAX 64u

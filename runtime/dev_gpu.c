@@ -445,10 +445,13 @@ static int open_batch(struct k3_dev *dev, struct batch *batch, struct k3_err *er
     return rc;
 }
 
-static int open_lane(struct k3_dev *dev, struct lane *lane, struct k3_err *err)
+static int open_lane(struct k3_dev *dev, struct lane *lane, void *after_event, struct k3_err *err)
 {
     const struct k3_gpu_api *api = dev->gpu.api;
     int rc = judge(dev, api->stream_create(&lane->stream, K3_GPU_STREAM_PARALLEL), "a stream", err);
+    if (!rc && after_event)
+        rc = judge(dev, api->stream_wait_event(lane->stream, after_event, 0), "the caller's event",
+                   err);
     for (uint32_t e = 0; e < EVENT_COUNT && !rc; e++)
         rc = judge(dev, api->event_create(&lane->events[e], K3_GPU_EVENT_PLAIN), "an event", err);
     for (uint32_t b = 0; b < BATCH_COUNT && !rc; b++)
@@ -505,12 +508,12 @@ static int self_test(struct k3_dev *dev, struct k3_err *err)
     return rc;
 }
 
-static int open_entered(struct k3_dev *dev, struct k3_err *err)
+static int open_entered(struct k3_dev *dev, void *after_event, struct k3_err *err)
 {
     const char *how;
     int rc = k3_gpu_kernels_load(&dev->gpu, &dev->module, &dev->check, &how, err);
     for (uint32_t i = 0; i < dev->lane_count && !rc; i++)
-        rc = open_lane(dev, &dev->lanes[i], err);
+        rc = open_lane(dev, &dev->lanes[i], after_event, err);
     if (!rc)
         rc = self_test(dev, err);
     /* Operations are counted from here: those of the self-test are all done, and not the caller's.
@@ -561,7 +564,7 @@ static int gpu_open(enum k3_gpu_kind kind, const struct k3_dev_options *options,
     if (!rc)
         rc = k3_gpu_enter(&dev->gpu, &saved, err);
     if (!rc) {
-        rc = open_entered(dev, err);
+        rc = open_entered(dev, options->after_event, err);
         k3_gpu_leave(&dev->gpu, saved);
     }
     if (rc)

@@ -58,7 +58,9 @@ static void run_check(struct k3_sha256 *sha, const struct k3_dev_check *check)
         k3_unit_digest(sha, unit, K3_UNIT_BYTES, digest);
         const uint8_t *wanted = check->wanted + (size_t)i * K3_DIGEST_BYTES;
         bool right = memcmp(digest, wanted, sizeof digest) == 0;
-        check->result[i] = right ? K3_UNIT_RIGHT : K3_UNIT_WRONG;
+        /* A trace looks at answers before they were waited for. */
+        __atomic_store_n(&check->result[i], right ? K3_UNIT_RIGHT : K3_UNIT_WRONG,
+                         __ATOMIC_RELEASE);
     }
 }
 

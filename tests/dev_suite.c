@@ -324,7 +324,8 @@ static void test_misuse(void **state)
     struct k3_dev *other;
     struct k3_dev_copy copy = {NULL, NULL, 0, K3_COPY_HOST_TO_DEV};
     struct k3_dev_check check = {NULL, NULL, NULL, 0};
-    static const struct k3_dev_options bad[] = {{0, 0}, {0, K3_LANE_COUNT_MAX + 1}};
+    static const struct k3_dev_options bad[] = {{.lane_count = 0},
+                                                {.lane_count = K3_LANE_COUNT_MAX + 1}};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(ops->open(&bad[i], &other, NULL), K3_EUSAGE);
         assert_null(other);

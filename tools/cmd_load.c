@@ -27,8 +27,8 @@
 
 struct load_run {
     const struct k3_opts *opts;
-    uint32_t *ranks;       /* owned */
-    uint64_t *image_bytes; /* by index in ranks; owned */
+    uint32_t *ranks;                          /* owned */
+    uint64_t *image_bytes;                    /* by index in ranks; owned */
     struct k3_load_rank_report *rank_reports; /* the same; owned */
     uint32_t rank_count;
     uint64_t total_bytes;
@@ -218,8 +218,10 @@ static void print_report(const struct load_run *run, const struct k3_load_report
     if (report->reread_units)
         printf("reread    %" PRIu64 " units came wrong once and right by another read\n",
                report->reread_units);
-    for (uint32_t i = 0; i < run->rank_count && run->rank_count > 1; i++) {
+    for (uint32_t i = 0; i < run->rank_count; i++) {
         const struct k3_load_rank_report *rank = &run->rank_reports[i];
+        if (!strcmp(rank->device, run->rank_reports[run->rank_count - 1].device))
+            break; /* one device: the first line says it all */
         printf("rank %-4u %s to %s, %s\n", rank->rank, k3_size_text(rank->bytes).s, rank->device,
                k3_rate_text(rank->bytes, to_ns(rank->seconds)).s);
     }
@@ -265,6 +267,8 @@ static int load(struct load_run *run, struct k3_err *err)
         .io = k3_opt_choice_name(K3_ID_IO, opts->io),
         .staging_bytes = opts->staging_bytes,
         .no_verify = opts->no_verify,
+        .bytes_per_second = opts->max_bytes_per_second,
+        .trace_path = opts->trace,
         .progress = on_progress,
         .progress_context = run,
     };

@@ -55,6 +55,8 @@ enum k3_opt_id {
     K3_ID_DEVICE,
     K3_ID_IO,
     K3_ID_STAGING,
+    K3_ID_MAX_BANDWIDTH,
+    K3_ID_TRACE,
     K3_ID_NO_VERIFY,
     K3_ID_PRESET,
     K3_ID_LAYERS,
@@ -122,6 +124,8 @@ struct k3_opts {
     const char *device; /* host, cuda:LIST, hip:LIST */
     uint32_t io;     /* K3_OPT_IO_* */
     uint64_t staging_bytes;
+    uint64_t max_bytes_per_second; /* 0: no limit */
+    const char *trace;
     bool no_verify;
 
     uint32_t preset;       /* K3_OPT_PRESET_* */

@@ -104,6 +104,13 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
                        "memory for the slots that reads land in", own_group, .min = 1,
                        FIELD(staging_bytes), .commands = ON(LOAD)},
+    [K3_ID_MAX_BANDWIDTH] =
+        {K3_ID_MAX_BANDWIDTH, K3_OPT_RATE, "max-bandwidth", "RATE", NULL, NULL,
+         "read no faster than this, e.g. 2GB/s: leave some to what runs already", own_group,
+         FIELD(max_bytes_per_second), .commands = ON(LOAD)},
+    [K3_ID_TRACE] = {K3_ID_TRACE, K3_OPT_STRING, "trace", "FILE", NULL, NULL,
+                     "write every read, copy and check for chrome://tracing or ui.perfetto.dev",
+                     own_group, FIELD(trace), .commands = ON(LOAD)},
     [K3_ID_NO_VERIFY] = {K3_ID_NO_VERIFY, K3_OPT_NONE, "no-verify", NULL, NULL, NULL,
                          "do not prove the bytes; the report says so", own_group, FIELD(no_verify),
                          .commands = ON(LOAD)},
