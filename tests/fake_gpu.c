@@ -509,9 +509,10 @@ CALL(cuModuleGetFunction, hipModuleGetFunction, struct k3_gpu_function **functio
 #define SHAPE                                                                                      \
     unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,         \
         unsigned block_z, unsigned shared_bytes
+#define VALUES void **arguments, void **extra
 
 CALL(cuLaunchKernel, hipModuleLaunchKernel, struct k3_gpu_function *function, SHAPE,
-     struct k3_gpu_stream *stream, void **arguments, void **extra)
+     struct k3_gpu_stream *stream, VALUES)
 {
     BEGIN_ON(device);
     struct k3_gpu_module *module = (struct k3_gpu_module *)(void *)function;
