@@ -15,9 +15,10 @@ void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_co
 void k3_sha256_blocks_and_stream(struct k3_sha256 *sha, struct k3_sha256 *flat, const void *blocks,
                                  size_t block_count, uint8_t *digests);
 
-/* In the order of choice: the first that this CPU runs.  AVX-512 takes sixteen blocks at once;
- * fewer go to SHA-NI, which takes two, or to libcrypto, which always runs. */
+/* In the order of choice: the first that this CPU runs.  The AVX-512 forms take sixteen blocks at
+ * once; fewer go to SHA-NI, which takes two, or to libcrypto, which always runs. */
 enum k3_sha256_form {
+    K3_SHA256_AVX512_SHA, /* chosen on CPUs of AMD only, see sha256_blocks.c */
     K3_SHA256_AVX512,
     K3_SHA256_SHANI,
     K3_SHA256_LIBCRYPTO,

@@ -35,6 +35,9 @@ extern const struct k3_sha256_constants k3_sha256_constants __attribute__((visib
  * AVX512F, AVX512BW. */
 void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uint8_t *digests);
 
+/* The same; needs AVX512F, AVX512BW, AVX512VL, SHA, SSSE3, SSE4.1. */
+void k3_sha256_blocks_avx512_sha(const uint8_t *blocks, size_t block_count, uint8_t *digests);
+
 /* SHA-256 of any count of blocks.  Needs SHA, SSSE3, SSE4.1. */
 void k3_sha256_blocks_shani(const uint8_t *blocks, size_t block_count, uint8_t *digests);
 
