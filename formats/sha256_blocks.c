@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif K3_SHA256_ARMV8_BUILT
+#include <sys/auxv.h>
 #endif
 
 /* FIPS 180-4, 4.2.2 and 5.3.3; padding: the schedule of 0x80, zeros, 32768 bits, plus round[]. */
@@ -112,6 +114,10 @@ static bool mixed_pays(void)
 
 static unsigned cpu_forms(void)
 {
+#if K3_SHA256_ARMV8_BUILT
+    if (getauxval(AT_HWCAP) & HWCAP_SHA2)
+        return FORM_BIT(K3_SHA256_ARMV8);
+#endif
     return 0;
 }
 
@@ -140,6 +146,7 @@ const char *k3_sha256_form_name(enum k3_sha256_form form)
         [K3_SHA256_AVX512_SHA] = "AVX-512 with SHA-NI",
         [K3_SHA256_AVX512] = "AVX-512",
         [K3_SHA256_SHANI] = "SHA-NI",
+        [K3_SHA256_ARMV8] = "ARMv8 SHA2",
         [K3_SHA256_LIBCRYPTO] = "libcrypto",
     };
     assert(form >= 0 && form < K3_SHA256_FORM_COUNT);
@@ -182,6 +189,11 @@ void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_co
     }
     if (form == K3_SHA256_SHANI) {
         k3_sha256_blocks_shani(at, block_count, digests);
+        return;
+    }
+#elif K3_SHA256_ARMV8_BUILT
+    if (k3_sha256_form() == K3_SHA256_ARMV8) {
+        k3_sha256_blocks_armv8(at, block_count, digests);
         return;
     }
 #endif

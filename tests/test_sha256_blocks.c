@@ -178,11 +178,13 @@ static void test_padding(void **state)
 int main(void)
 {
     static enum k3_sha256_form avx512_sha = K3_SHA256_AVX512_SHA, avx512 = K3_SHA256_AVX512,
-                               shani = K3_SHA256_SHANI, libcrypto = K3_SHA256_LIBCRYPTO;
+                               shani = K3_SHA256_SHANI, armv8 = K3_SHA256_ARMV8,
+                               libcrypto = K3_SHA256_LIBCRYPTO;
     const struct CMUnitTest tests[] = {
         FORM_TESTS(avx512_sha),
         FORM_TESTS(avx512),
         FORM_TESTS(shani),
+        FORM_TESTS(armv8),
         FORM_TESTS(libcrypto),
         cmocka_unit_test_teardown(test_choice, unforce),
         cmocka_unit_test(test_padding),
