@@ -13,13 +13,17 @@
 #include "tree.h"
 #include "workers.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPT_COUNT   5u
-#define CACHE_DEPTH     64u                 /* reads that wait for a core; more change nothing */
+#define ATTEMPT_COUNT 5u
+/* Reads that wait for a core: two for each, in slots that stay in its cache. */
+#define CACHE_DEPTH_MIN 4u
+#define CACHE_DEPTH_MAX 64u
 #define CORE_BYTES      (UINT64_C(1) << 30) /* of one core: 0.1 to 1 s */
+#define POOL_PARTS      8u                  /* of free memory: images and buffers need the rest */
 #define PIECE_BYTES     ((size_t)K3_BENCH_CHUNK_BYTES)
 #define UNITS_PER_PIECE (PIECE_BYTES / K3_UNIT_BYTES)
 
@@ -50,6 +54,13 @@ int k3_bench_direct(struct k3_bench *bench, const struct k3_bench_row *row, doub
                     struct k3_err *err)
 {
     bool threads = row == &k3_bench_rows[K3_ROW_DIRECT_THREADS];
+    uint64_t slot_count = row->parameter < bench->chunk_count ? row->parameter : bench->chunk_count;
+    uint64_t pool_bytes = slot_count * K3_BENCH_CHUNK_BYTES;
+    if (pool_bytes > bench->memory_bytes / POOL_PARTS)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%" PRIu64 " bytes of slots are too many for %" PRIu64
+                       " bytes of free memory",
+                       pool_bytes, bench->memory_bytes);
     if (!threads) {
         int rc = k3_io_uring.probe(NULL, err);
         if (rc)
@@ -59,10 +70,18 @@ int k3_bench_direct(struct k3_bench *bench, const struct k3_bench_row *row, doub
                        err);
 }
 
+static uint32_t cache_depth(const struct k3_bench *bench)
+{
+    uint32_t depth = bench->core_count < CACHE_DEPTH_MAX ? 2 * bench->core_count : CACHE_DEPTH_MAX;
+    return depth < CACHE_DEPTH_MIN   ? CACHE_DEPTH_MIN
+           : depth > CACHE_DEPTH_MAX ? CACHE_DEPTH_MAX
+                                     : depth;
+}
+
 static int warm(struct k3_bench *bench, struct k3_err *err)
 {
     double gb_per_s;
-    return read_chunks(bench, &k3_io_pread, false, CACHE_DEPTH, &gb_per_s, err);
+    return read_chunks(bench, &k3_io_pread, false, cache_depth(bench), &gb_per_s, err);
 }
 
 /* Direct reads do not look into the page cache, but `load` takes what is there. */
@@ -78,7 +97,7 @@ int k3_bench_page_cache(struct k3_bench *bench, const struct k3_bench_row *row, 
 {
     (void)row;
     int rc = warm(bench, err);
-    return rc ? rc : read_chunks(bench, &k3_io_pread, false, CACHE_DEPTH, gb_per_s, err);
+    return rc ? rc : read_chunks(bench, &k3_io_pread, false, cache_depth(bench), gb_per_s, err);
 }
 
 /* ---- load ---- */

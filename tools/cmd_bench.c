@@ -27,9 +27,10 @@
  * for everybody else. */
 #define MEMORY_PARTS 3u
 /* Beyond the caches of most machines; for small sets quick, and beyond those of one core. */
-#define BUFFER_MAX  ((size_t)256 << 20)
-#define BUFFER_MIN  ((size_t)8 << 20)
-#define SMALL_BYTES (UINT64_C(256) << 20) /* four times what is in flight at the most */
+#define BUFFER_MAX   ((size_t)256 << 20)
+#define BUFFER_MIN   ((size_t)8 << 20)
+#define BUFFER_PARTS 16u                   /* of free memory, each of the two */
+#define SMALL_BYTES  (UINT64_C(256) << 20) /* four times what is in flight at the most */
 
 /* ---- what is read ---- */
 
@@ -154,7 +155,9 @@ out:
 static int open_buffers(struct k3_bench *bench, struct k3_err *err)
 {
     void *data = NULL, *other = NULL;
-    size_t bytes = bench->round_bytes < BUFFER_MAX ? (size_t)bench->round_bytes : BUFFER_MAX;
+    uint64_t bytes_max = bench->memory_bytes / BUFFER_PARTS;
+    bytes_max = bytes_max < BUFFER_MAX ? bytes_max : BUFFER_MAX;
+    size_t bytes = (size_t)(bench->round_bytes < bytes_max ? bench->round_bytes : bytes_max);
     bytes = bytes / K3_BENCH_CHUNK_BYTES * K3_BENCH_CHUNK_BYTES;
     bench->buffer_bytes = bytes < BUFFER_MIN ? BUFFER_MIN : bytes;
     bench->core_count = k3_cpu_count();

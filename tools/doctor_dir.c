@@ -198,8 +198,11 @@ static void find_drive(struct k3_doctor *doctor, struct place *place)
         k3_finding_value(finding, "none: a plain drive, as the kernel shows it");
         return;
     }
-    k3_finding_value(finding, "%s over %u device%s", drive->stack, drive->member_count,
-                     drive->member_count == 1 ? "" : "s");
+    if (drive->member_count)
+        k3_finding_value(finding, "%s over %u device%s", drive->stack, drive->member_count,
+                         drive->member_count == 1 ? "" : "s");
+    else
+        k3_finding_value(finding, "%s", drive->stack);
     if (strncmp(drive->stack, "RAID", 4) == 0) {
         k3_finding_slower(finding, "direct reads into a GPU refuse RAID");
         k3_finding_next(finding, "no RAID is needed: convert --out DIR --out DIR … spreads the "
