@@ -23,13 +23,17 @@
 #define SOURCE_NAME "checkpoint"
 #define COPY_NAME   "copy"
 #define SHARDS_NAME "shards"
-#define STAGED_NAME "shards/" K3_PARTIAL_NAME
+#define STAGED_NAME "shards/.k3-partial"
 #define COPY_DEPTH  16u
 #define NAME_BYTES  64 /* of the directory below --scratch */
 /* The checkpoint, its copy and the set: TP8 writes 1.65 times what it reads. */
 #define ROOM_TIMES 5u
 #define TP         8u /* as convert cuts by default */
 
+_Static_assert(sizeof STAGED_NAME == sizeof SHARDS_NAME + sizeof K3_PARTIAL_NAME,
+               "SHARDS_NAME/K3_PARTIAL_NAME");
+
+/* In the order of removal. */
 static const char *const folder[] = {STAGED_NAME, SHARDS_NAME, COPY_NAME, SOURCE_NAME, ""};
 
 /* "SCRATCH/name" as malloc; NULL without memory. */

@@ -182,7 +182,9 @@ int k3_bench_load(struct k3_bench *bench, const struct k3_bench_row *row, double
         return k3_fail(err, K3_ENOMEM, "no memory for a figure");
     bool is_right = false;
     int rc = 0;
-    if (row->is_hot && bench->round_bytes < bench->image_bytes)
+    if (row->is_hot && bench->opts->io == K3_OPT_IO_URING)
+        rc = k3_fail(err, K3_EUNSUPPORTED, "--io uring always reads past the page cache");
+    else if (row->is_hot && bench->round_bytes < bench->image_bytes)
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "not all of the images is read at a time, so they cannot be hot: fewer "
                      "--ranks, a larger --size, or more memory");

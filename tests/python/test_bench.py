@@ -12,10 +12,12 @@ Last line: N passed, N failed.
 """
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -176,6 +178,9 @@ def test_bench(place, ring):
         good = report["best_storage"] == "" and not any(r["direct"] for r in loads)
         return "" if good else "direct, where that is refused"
 
+    if ring:
+        hot = {n: "--io uring" for n in ("load_hot", "load_hot_unverified")}
+        check_bench(place, "bench --io uring", place.bench("--io", "uring"), dict(none, **hot))
     check_bench(place, "bench where O_DIRECT is refused", place.bench(rules=("direct",)), refused,
                 cached)
 
@@ -192,6 +197,16 @@ def test_scratch(place, ring):
                 place.bench("--scratch", scratch, "--size", "8MiB"), none, has_bytes)
     left = os.listdir(scratch)
     place.suite.check(not left, "bench --scratch leaves nothing", left)
+    child = subprocess.Popen([place.k3, "bench", place.set, "--scratch", scratch, "--size", "8MiB",
+                              "--rounds", "99", "--quiet"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+    while child.poll() is None and not os.listdir(scratch):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    done = k3test.end_of(child)
+    place.suite.check(done.code == 1 and not done.out and "stopped" in done.err and
+                      not os.listdir(scratch), "bench --scratch, interrupted, leaves nothing",
+                      f"{done}\nleft: {os.listdir(scratch)}")
     done = place.bench("--scratch", os.path.join(scratch, "missing"))
     place.suite.check(done.code == 1 and "missing" in done.err, "--scratch that is not there", done)
 
