@@ -110,7 +110,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_ROUNDS] = {K3_ID_ROUNDS, K3_OPT_UINT, "rounds", "N", "3", NULL,
                       "times that everything is measured, in turn; medians are shown", own_group,
                       .min = 1, .max = K3_BENCH_ROUNDS_MAX, FIELD(rounds), .commands = ON(BENCH)},
-    [K3_ID_SIZE] = {K3_ID_SIZE, K3_OPT_SIZE, "size", "SIZE", "8GiB", NULL,
+    [K3_ID_SIZE] = {K3_ID_SIZE, K3_OPT_SIZE, "size", "SIZE", "10GiB", NULL,
                     "bytes of the set that one measurement reads at most", own_group, .min = 1,
                     FIELD(size_bytes), .commands = ON(BENCH)},
     [K3_ID_SCRATCH] = {K3_ID_SCRATCH, K3_OPT_STRING, "scratch", "DIR", NULL, NULL,
