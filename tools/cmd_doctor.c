@@ -27,11 +27,20 @@ struct k3_finding *k3_doctor_add(struct k3_doctor *doctor, const char *name)
     return finding;
 }
 
+/* Names of files and mounts are in it: none of them may break a line. */
+static void put(char *text, const char *format, va_list list)
+{
+    (void)vsnprintf(text, K3_FINDING_TEXT_BYTES, format, list);
+    for (char *at = text; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = '?';
+}
+
 #define PUT(field)                                                                                 \
     do {                                                                                           \
         va_list list;                                                                              \
         va_start(list, format);                                                                    \
-        (void)vsnprintf(finding->field, sizeof finding->field, format, list);                      \
+        put(finding->field, format, list);                                                         \
         va_end(list);                                                                              \
     } while (0)
 

@@ -202,7 +202,7 @@ def test_scratch(place, ring):
                              stderr=subprocess.PIPE)
     while child.poll() is None and not os.listdir(scratch):
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGTERM)
     done = k3test.end_of(child)
     place.suite.check(done.code == 1 and not done.out and "stopped" in done.err and
                       not os.listdir(scratch), "bench --scratch, interrupted, leaves nothing",
@@ -285,6 +285,14 @@ def test_doctor(place, ring):
     check_doctor(place, "doctor of an empty directory", doctor(os.path.join(place.work, "empty")),
                  here, {"route_pread": ("missing", ("not measured",))})
     place.suite.check(not os.listdir(os.path.join(place.work, "empty")), "doctor leaves nothing")
+    odd = os.path.join(place.work, "odd\nname")
+    os.mkdir(odd)
+    with open(os.path.join(odd, "a\n\x1bb"), "wb") as file:
+        file.write(bytes(8192))
+    done = place.run("doctor", odd)
+    place.suite.check(done.code == 0 and "a??b" in done.out and "\x1b" not in done.out and
+                      len(done.out.splitlines()) in (len(here), len(here) + 1),
+                      "doctor: names do not break lines", done)
     check_doctor(place, "doctor where DIR is not there", doctor(os.path.join(place.work, "none")),
                  MACHINE + ["directory"], {"directory": ("missing", ("none",))}, ok=False)
     check_doctor(place, "doctor where io_uring is refused", doctor(place.set, rules=("ring",)),
