@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""`load` to host memory beside what the machine can do: fio, the tree hash of all cores, plain reads.
+"""`load` to host memory beside what the machine can do: fio, tree hash of all cores, plain reads.
 
-Cold rows: the same files, the page cache dropped before each run; in turn fio (io_uring, direct, its
-best block size and depth of a first look), `load --io uring`, `--io pread`, `--io auto`, all verified.
-What a load is held against is the lower of fio and the tree hash, both of the same round.
+Cold rows: the same files, the page cache dropped before each run; in turn fio (io_uring, direct,
+its best block size and depth of a first look), `load` by uring, pread and auto, all verified.  What a load is held against is the lower of fio and the tree hash, both of the same round.
 Hot rows: the same files in the page cache; bench_read (threads that pread into fresh memory) beside
 `load --no-verify`, and the same with hashing beside a verified load.
 
@@ -12,7 +11,8 @@ Before every run as much memory as the images take is written once and freed: a 
 gave free memory back to its host is paid for that outside of the times.
 
 Run:   make && make build/release/bench/bench_read build/release/bench/bench_tree_cores
-       tests/bench/load_vs_fio.py [--rounds 5] [--seconds 180] [--bytes 5GB] [--no-cold] [--no-hot]
+       tests/bench/load_vs_fio.py [--rounds 5] [--seconds 180] [--bytes 5GB] [--fio 4M:16]
+                                  [--no-cold] [--no-hot]
 Needs  fio, the Python standard library, root (to drop the page cache; else cold rows are left out).
 Environment: K3, K3_BUILD as in the tests; K3_BENCH_SET: directory of a set to load instead of one
 made for the run; K3_BENCH_DIR: where that one is made (default TMPDIR or /var/tmp, on the disk to
@@ -130,7 +130,7 @@ class Bench:
             "fio", "--name=read", "--rw=read", "--direct=1", f"--bs={block}", f"--iodepth={depth}",
             "--ioengine=io_uring", "--readonly", "--output-format=json", f"--filename={names}")
         read = json.loads(out[out.index("{"):])["jobs"][0]["read"]
-        return Run(read["bw_bytes"] / GB, cpu_seconds, read["io_bytes"], f"{block} x {depth}")
+        return Run(read["bw_bytes"] / GB, cpu_seconds, read["io_bytes"], f"{block}:{depth}")
 
     def run_tree(self):
         out, _ = self.call(self.tree)
@@ -158,14 +158,23 @@ class Bench:
                 break
         return results
 
-    def cold(self):
-        print("\ncold, GB/s (first look at fio: ", end="")
-        best = 0.0
+    def look_at_fio(self):
+        """The block size and depth that are best here."""
+        best, looks = 0.0, []
         for shape in DEPTHS:
             rate = self.run_fio(shape).rate
-            print(f"{shape[0]} x {shape[1]} {rate:.2f}", end=", " if shape != DEPTHS[-1] else ")\n")
+            looks.append(f"{shape[0]}:{shape[1]} {rate:.2f}")
             if rate > best:
                 best, self.fio_shape = rate, shape
+        print(f"first look at fio, GB/s: {', '.join(looks)}")
+
+    def cold(self):
+        if self.options.fio:
+            block, depth = self.options.fio.split(":")
+            self.fio_shape = (block, int(depth))
+        else:
+            self.look_at_fio()
+        print("\ncold, GB/s")
         jobs = {"fio": lambda: self.run_fio(self.fio_shape), "tree": self.run_tree}
         for io in ("uring", "pread", "auto"):
             jobs[f"load {io}"] = lambda io=io: self.run_load(True, "--io", io)
@@ -178,7 +187,8 @@ class Bench:
             with open(path, "rb") as file:
                 while file.read(64 << 20):
                     pass
-        jobs = {"read": self.run_read, "load --no-verify": lambda: self.run_load(False, "--no-verify"),
+        jobs = {"read": self.run_read,
+                "load --no-verify": lambda: self.run_load(False, "--no-verify"),
                 "read, hash": lambda: self.run_read("--hash"),
                 "load": lambda: self.run_load(False)}
         print("\nhot, GB/s")
@@ -220,6 +230,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--bytes", type=size_of, default=size_of("5GB"))
+    parser.add_argument("--fio", metavar="BLOCK:DEPTH", help="instead of a first look, e.g. 4M:16")
     parser.add_argument("--no-cold", action="store_true")
     parser.add_argument("--no-hot", action="store_true")
     bench = Bench(parser.parse_args())
@@ -229,8 +240,8 @@ def main():
             bench.take_set(os.environ["K3_BENCH_SET"])
         else:
             bench.make_set(work)
-        print(f"{bench.size / GB:.2f} GB in {len(bench.files)} parts of rank {','.join(bench.ranks)}, "
-              f"{len(os.sched_getaffinity(0))} cores, {bench.left():.0f} s left")
+        print(f"{bench.size / GB:.2f} GB in {len(bench.files)} parts of rank "
+              f"{','.join(bench.ranks)}, {len(os.sched_getaffinity(0))} cores, {bench.left():.0f} s left")
         if not bench.options.no_cold:
             if os.geteuid() != 0 or not os.access("/proc/sys/vm/drop_caches", os.W_OK):
                 print("# SKIP cold rows: the page cache cannot be dropped without root")
