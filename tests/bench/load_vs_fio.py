@@ -2,7 +2,8 @@
 """`load` to host memory beside what the machine can do: fio, tree hash of all cores, plain reads.
 
 Cold rows: the same files, the page cache dropped before each run; in turn fio (io_uring, direct,
-its best block size and depth of a first look), `load` by uring, pread and auto, all verified.  What a load is held against is the lower of fio and the tree hash, both of the same round.
+its best block size and depth of a first look), `load` by uring, pread and auto, all verified.
+What a load is held against is the lower of fio and the tree hash, both of the same round.
 Hot rows: the same files in the page cache; bench_read (threads that pread into fresh memory) beside
 `load --no-verify`, and the same with hashing beside a verified load.
 
@@ -153,7 +154,7 @@ class Bench:
             for i in range(len(names)):
                 name = names[(i + number) % len(names)]
                 results[name].append(jobs[name]())
-            if number + 1 >= ROUNDS_MIN and self.left() < time.monotonic() - begin:
+            if ROUNDS_MIN <= number + 1 < self.options.rounds and self.left() < time.monotonic() - begin:
                 print(f"# stopped after {number + 1} rounds: the time is up")
                 break
         return results
