@@ -154,7 +154,8 @@ class Bench:
             for i in range(len(names)):
                 name = names[(i + number) % len(names)]
                 results[name].append(jobs[name]())
-            if ROUNDS_MIN <= number + 1 < self.options.rounds and self.left() < time.monotonic() - begin:
+            took = time.monotonic() - begin
+            if ROUNDS_MIN <= number + 1 < self.options.rounds and self.left() < took:
                 print(f"# stopped after {number + 1} rounds: the time is up")
                 break
         return results
