@@ -10,13 +10,13 @@
 #include "doc.h"
 #include "fdlimit.h"
 #include "k3_load.h"
+#include "mem_room.h"
 #include "progress.h"
 #include "set.h"
 #include "sizes.h"
 #include "stop.h"
 #include "text.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,27 +38,6 @@ struct load_run {
 
 /* ---- memory ---- */
 
-/* A "Name:   123 kB" line of a /proc file, in bytes; false where there is none. */
-static bool proc_bytes(const char *path, const char *field, uint64_t *bytes)
-{
-    char line[256];
-    bool found = false;
-    size_t field_bytes = strlen(field);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    while (!found && fgets(line, sizeof line, file)) {
-        if (strncmp(line, field, field_bytes) != 0 || line[field_bytes] != ':')
-            continue;
-        char *end;
-        errno = 0;
-        uint64_t kib = strtoull(line + field_bytes + 1, &end, 10);
-        found = errno == 0 && !strncmp(end, " kB", 3) && k3_mul_fits(kib, 1024, bytes);
-    }
-    fclose(file);
-    return found;
-}
-
 /* The ranks that fit one after the other in the order asked for, as "0, 1, 2". */
 static void fitting_ranks(const struct load_run *run, uint64_t bytes, struct k3_text *out)
 {
@@ -70,19 +49,22 @@ static void fitting_ranks(const struct load_run *run, uint64_t bytes, struct k3_
 
 static int check_memory(const struct load_run *run, struct k3_err *err)
 {
-    uint64_t available = 0;
+    struct k3_mem_room free_memory;
     struct k3_text fit;
-    if (!proc_bytes("/proc/meminfo", "MemAvailable", &available))
+    if (!k3_mem_room("", &free_memory))
         return 0; /* a system that does not say: the allocation will */
     uint64_t beside = SPARE_BYTES + run->opts->staging_bytes;
-    uint64_t room = available > beside ? available - beside : 0;
+    uint64_t room = free_memory.bytes > beside ? free_memory.bytes - beside : 0;
     if (run->total_bytes <= room)
         return 0;
     k3_text_init(&fit);
     fitting_ranks(run, room, &fit);
     int rc = k3_fail(
-        err, K3_EUNSUPPORTED, "the images need %s and %s beside them, %s of memory are free: %s%s",
-        k3_size_text(run->total_bytes).s, k3_size_short(beside).s, k3_size_text(available).s,
+        err, K3_EUNSUPPORTED,
+        "the images need %s and %s beside them, %s of memory are free%s: %s%s",
+        k3_size_text(run->total_bytes).s, k3_size_short(beside).s,
+        k3_size_text(free_memory.bytes).s,
+        free_memory.by_cgroup ? " below the limit of this process's memory cgroup" : "",
         fit.bytes ? "these ranks would fit: --ranks " : "not even the first rank asked for fits",
         fit.bytes ? fit.data : "");
     k3_text_fini(&fit);
@@ -255,7 +237,7 @@ static int load(struct load_run *run, struct k3_err *err)
     if (rc)
         goto out;
     k3_load_get_report(load, &report);
-    (void)proc_bytes("/proc/self/status", "VmHWM", &run->peak_bytes);
+    (void)k3_mem_field("/proc/self/status", "VmHWM", 1024, &run->peak_bytes);
     if (opts->json)
         rc = print_json(run, &report, err);
     else

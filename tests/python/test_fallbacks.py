@@ -23,7 +23,7 @@ import k3test  # pylint: disable=wrong-import-position
 
 CANNOT = 77
 LOOP_BYTES = 48 << 20
-HOT = "timed sample reads found the parts in memory"
+HOT = "sample reads found the parts in memory"
 OVERLAY = 'mount -t overlay k3 -o "lowerdir=$1:$2" "$3" || exit 77; shift 3; exec "$@"'
 LOOP = ('device=$(losetup -b 4096 --direct-io=on -f --show "$1") || exit 77; '
         'mount -o ro "$device" "$2"; rc=$?; losetup -d "$device"; [ $rc = 0 ] || exit 77; '
