@@ -334,11 +334,10 @@ static void *serve(void *context)
 
 static void wake(const struct k3_io *io)
 {
-    const uint64_t one = 1;
-    ssize_t n;
+    int rc;
     do
-        n = write(io->wake_fd, &one, sizeof one);
-    while (n < 0 && errno == EINTR);
+        rc = eventfd_write(io->wake_fd, 1);
+    while (rc && errno == EINTR);
 }
 
 static void uring_close(struct k3_io *io)

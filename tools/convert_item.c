@@ -16,11 +16,16 @@
 #include "wsum.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Writing to the disk begins behind so much of a part: long writes for the disk, and little is left
+ * for the sync at the end. */
+#define FLUSH_BYTES (16u << 20)
 
 /* One part being written. */
 struct output {
@@ -29,7 +34,7 @@ struct output {
     char name[K3_NAME_BYTES_MAX + 1];
     char staged[K3_STAGED_NAME_BYTES];
     uint64_t *sums; /* write sum of each unit; owned */
-    uint64_t written_bytes;
+    uint64_t written_bytes, flushed_bytes;
 };
 
 struct item_run {
@@ -52,6 +57,14 @@ static int stopped(struct k3_err *err)
     return k3_fail(err, K3_ECANCELED, "stopped on request");
 }
 
+/* Let the disk write what is in the page cache, and wait for nothing.  A hint: the sync at the end
+ * is what counts, and tells of every failure. */
+static void begin_flush(struct output *output)
+{
+    (void)sync_file_range(output->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    output->flushed_bytes = output->written_bytes;
+}
+
 /* Write to a part and remember what was written. */
 static int put(struct item_run *run, uint32_t target, const uint8_t *data, uint64_t bytes,
                uint64_t offset, struct k3_err *err)
@@ -62,6 +75,8 @@ static int put(struct item_run *run, uint32_t target, const uint8_t *data, uint6
         return rc;
     k3_wsum_add(output->sums, data, (size_t)bytes, offset);
     output->written_bytes += bytes;
+    if (output->written_bytes - output->flushed_bytes >= FLUSH_BYTES)
+        begin_flush(output);
     atomic_fetch_add_explicit(&run->convert->written_bytes, bytes, memory_order_relaxed);
     return 0;
 }
@@ -141,31 +156,33 @@ static int stream_file(struct item_run *run, uint32_t file, struct k3_file_entry
     struct k3_convert *convert = run->convert;
     const struct k3_source *source = &convert->ckpt->plan->sources[file];
     struct k3_sha256 *sha = run->worker->sha;
+    struct k3_reader *reader = &run->worker->reader;
     struct k3_range range = {.file = file};
     int fd = -1;
     int rc = k3_ckpt_file_open(convert->ckpt, file, &fd, err);
     if (rc)
         return rc;
     k3_sha256_begin(sha);
-    for (uint64_t offset = 0, bytes; offset < source->bytes && !rc; offset += bytes) {
-        bytes = source->bytes - offset < convert->chunk_bytes ? source->bytes - offset
-                                                              : convert->chunk_bytes;
+    rc = k3_reader_begin(reader, fd, source->name, source->bytes, "source files", err);
+    size_t bytes = 0;
+    for (uint64_t offset = 0; offset < source->bytes && !rc; offset += bytes) {
+        const uint8_t *data;
         rc = k3_stop_requested() ? stopped(err) : 0;
         if (!rc)
-            rc = k3_file_read(fd, source->name, run->worker->source, (size_t)bytes, offset, err);
+            rc = k3_reader_next(reader, &data, &bytes, err);
         if (rc)
             break;
-        k3_sha256_update(sha, run->worker->source, (size_t)bytes);
+        k3_sha256_update(sha, data, bytes);
         struct k3_run piece;
         uint64_t at;
         range.offset = offset;
         range.bytes = bytes;
         while (!rc && k3_scatter_next(run->scatter, &range, &piece, &at))
-            rc = deliver(run, &piece, run->worker->source + at, source->name, err);
-        k3_file_drop(fd, offset, bytes);
+            rc = deliver(run, &piece, data + at, source->name, err);
         atomic_fetch_add_explicit(&convert->read_bytes, bytes, memory_order_relaxed);
         k3_progress_add(&convert->progress, bytes);
     }
+    k3_reader_end(reader);
     if (!rc)
         rc = k3_ckpt_file_check(convert->ckpt, file, fd, err);
     close(fd);
@@ -187,6 +204,23 @@ static uint64_t wanted_bytes(const struct k3_target *target)
     return bytes;
 }
 
+/* Are these whole units, read back, what was written? */
+static int compare(const struct output *output, const uint8_t *data, size_t bytes, uint64_t offset,
+                   struct k3_err *err)
+{
+    for (uint64_t u = 0; u < bytes / K3_UNIT_BYTES; u++) {
+        uint64_t unit = offset / K3_UNIT_BYTES + u;
+        if (k3_wsum(data + u * K3_UNIT_BYTES, K3_UNIT_BYTES, unit * K3_UNIT_BYTES) !=
+            output->sums[unit])
+            return k3_fail_at(err, K3_EIO, output->name, (int64_t)(unit * K3_UNIT_BYTES),
+                              "%s: unit %" PRIu64
+                              ": what was read back is not what was written: check this "
+                              "disk and this machine's memory, then run again",
+                              output->name, unit);
+    }
+    return 0;
+}
+
 /* Sync a part, read it back, compare with what was written, take its digests. */
 static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k3_err *err)
 {
@@ -194,6 +228,7 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
     const struct k3_target *t = &run->scatter->targets[target];
     struct k3_part_entry *entry = &run->record.parts[target];
     struct k3_convert_worker *worker = run->worker;
+    struct k3_reader *reader = &worker->reader;
     if (output->written_bytes != wanted_bytes(t))
         return k3_fail(err, K3_ECORRUPT,
                        "%s: %" PRIu64 " bytes were written, the plan has %" PRIu64, output->name,
@@ -204,30 +239,22 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
     k3_file_drop(output->fd, 0, t->file_bytes); /* what is read back must come from the disk */
     k3_sha256_begin(worker->sha);
     k3_tree_begin(worker->tree);
-    for (uint64_t offset = 0, bytes; offset < t->file_bytes && !rc; offset += bytes) {
-        bytes = t->file_bytes - offset;
-        bytes = bytes < run->convert->chunk_bytes ? bytes : run->convert->chunk_bytes;
+    rc = k3_reader_begin(reader, output->fd, output->name, t->file_bytes, "parts", err);
+    size_t bytes = 0;
+    for (uint64_t offset = 0; offset < t->file_bytes && !rc; offset += bytes) {
+        const uint8_t *data;
         rc = k3_stop_requested() ? stopped(err) : 0;
         if (!rc)
-            rc = k3_file_read(output->fd, output->name, worker->source, (size_t)bytes, offset, err);
+            rc = k3_reader_next(reader, &data, &bytes, err);
+        if (!rc)
+            rc = compare(output, data, bytes, offset, err);
         if (rc)
             break;
-        for (uint64_t u = 0; u < bytes / K3_UNIT_BYTES && !rc; u++) {
-            uint64_t unit = offset / K3_UNIT_BYTES + u;
-            if (k3_wsum(worker->source + u * K3_UNIT_BYTES, K3_UNIT_BYTES, unit * K3_UNIT_BYTES) !=
-                output->sums[unit])
-                rc = k3_fail_at(err, K3_EIO, output->name, (int64_t)(unit * K3_UNIT_BYTES),
-                                "%s: unit %" PRIu64
-                                ": what was read back is not what was written: check this "
-                                "disk and this machine's memory, then run again",
-                                output->name, unit);
-        }
-        k3_sha256_update(worker->sha, worker->source, (size_t)bytes);
-        if (!rc)
-            rc = k3_tree_update(worker->tree, worker->source, (size_t)bytes, err);
-        k3_file_drop(output->fd, offset, bytes);
+        k3_sha256_update(worker->sha, data, bytes);
+        rc = k3_tree_update(worker->tree, data, bytes, err);
         k3_progress_add(&run->convert->progress, bytes);
     }
+    k3_reader_end(reader);
     uint64_t count;
     k3_sha256_final(worker->sha, entry->sha256);
     k3_tree_final(worker->tree, entry->tree);
