@@ -8,6 +8,7 @@
 #include "convert.h"
 
 #include "advice.h"
+#include "io_direct.h"
 #include "fdlimit.h"
 #include "mem.h"
 #include "part.h"
@@ -26,7 +27,8 @@
 
 #define CHUNK_BYTES_MAX (4u << 20) /* larger reads gain nothing, and this stays near the cache */
 #define CHUNK_BYTES_MIN K3_UNIT_BYTES
-#define CHUNK_COUNT     5u /* of a worker at least, where memory allows: one to gather, four to read */
+#define CHUNK_COUNT     8u /* of a worker: one to gather, two to write, five to read */
+#define WRITE_SHARE     3u /* one of three is to write: the rest is to read, twice as much */
 #define SPARE_BYTES     (64ull << 20) /* records and the file system's own needs */
 
 /* ---- before anything is written ---- */
@@ -234,23 +236,38 @@ static void set_slots(struct k3_convert *convert, uint64_t worker_bytes)
     chunk = chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : chunk;
     chunk = chunk > whole ? whole : chunk;
     chunk = chunk < CHUNK_BYTES_MIN ? CHUNK_BYTES_MIN : chunk;
-    uint64_t count = worker_bytes / chunk - 1; /* one is the gather buffer */
     uint64_t useful = (whole + chunk - 1) / chunk;
-    count = count > useful ? useful : count;
-    count = count > K3_READER_SLOT_COUNT_MAX ? K3_READER_SLOT_COUNT_MAX : count;
+    uint64_t rest = worker_bytes - chunk; /* one is the gather buffer */
+    uint64_t writes = rest / chunk / WRITE_SHARE;
+    writes = writes > useful ? useful : writes;
+    writes = writes > K3_WRITER_SLOT_COUNT_MAX ? K3_WRITER_SLOT_COUNT_MAX : writes;
+    rest -= writes * (chunk + K3_DIRECT_ALIGN_MAX);
+    uint64_t reads = rest / chunk;
+    reads = reads > useful ? useful : reads;
+    reads = reads > K3_READER_SLOT_COUNT_MAX ? K3_READER_SLOT_COUNT_MAX : reads;
+    assert(reads > 0);
     convert->chunk_bytes = (size_t)chunk;
-    convert->slot_count = count ? (uint32_t)count : 1;
+    convert->slot_count = (uint32_t)reads;
+    convert->write_count = (uint32_t)writes;
 }
 
 static int open_worker(struct k3_convert *convert, struct k3_convert_worker *worker,
                        struct k3_err *err)
 {
-    void *source = NULL, *packed = NULL;
+    const size_t write_bytes = convert->chunk_bytes + K3_DIRECT_ALIGN_MAX;
+    void *source = NULL, *packed = NULL, *writes = NULL;
     int rc = k3_mem_alloc(convert->slot_count * convert->chunk_bytes, &source, err);
     if (!rc)
         rc = k3_mem_alloc(convert->chunk_bytes, &packed, err);
+    if (!rc && convert->write_count)
+        rc = k3_mem_alloc(convert->write_count * write_bytes, &writes, err);
     worker->source = source;
     worker->packed = packed;
+    worker->writes = writes;
+    worker->writer = (struct k3_writer){.route = &convert->route,
+                                        .slots = writes,
+                                        .slot_bytes = write_bytes,
+                                        .slot_count = convert->write_count};
     worker->reader = (struct k3_reader){.route = &convert->route,
                                         .slots = source,
                                         .slot_bytes = convert->chunk_bytes,
@@ -259,7 +276,7 @@ static int open_worker(struct k3_convert *convert, struct k3_convert_worker *wor
         rc = k3_sha256_open(&worker->sha, err);
     if (!rc)
         rc = k3_tree_open(&worker->tree, err);
-    return rc;
+    return rc ? rc : k3_writer_open(&worker->writer, err);
 }
 
 static int open_workers(struct k3_convert *convert, const struct k3_convert_options *options,
@@ -289,7 +306,10 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
 
 static void close_workers(struct k3_convert *convert)
 {
+    const size_t write_bytes = convert->chunk_bytes + K3_DIRECT_ALIGN_MAX;
     for (uint32_t w = 0; w < convert->worker_count; w++) {
+        k3_writer_close(&convert->workers[w].writer);
+        k3_mem_free(convert->workers[w].writes, convert->write_count * write_bytes);
         k3_mem_free(convert->workers[w].source, convert->slot_count * convert->chunk_bytes);
         k3_mem_free(convert->workers[w].packed, convert->chunk_bytes);
         k3_sha256_close(convert->workers[w].sha);

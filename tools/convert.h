@@ -2,7 +2,7 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
-#include "convert_read.h"
+#include "convert_write.h"
 #include "job.h"
 #include "progress.h"
 
@@ -18,7 +18,8 @@ struct k3_convert {
     struct k3_read_route route;
     size_t chunk_bytes;      /* of a slot, of the gather buffer; multiple of UNIT */
     uint64_t file_bytes_max; /* of the files that are read: more slots than one holds are waste */
-    uint32_t slot_count;     /* of each worker */
+    uint32_t slot_count;     /* of each reader */
+    uint32_t write_count;    /* of each writer */
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
@@ -27,8 +28,10 @@ struct k3_convert {
 /* What one worker owns: its buffers. */
 struct k3_convert_worker {
     struct k3_reader reader;
+    struct k3_writer writer;
     uint8_t *source; /* slot_count * chunk_bytes: the reader's while it has a file */
     uint8_t *packed; /* chunk_bytes */
+    uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
 };

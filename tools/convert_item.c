@@ -16,16 +16,11 @@
 #include "wsum.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Writing to the disk begins behind so much of a part: long writes for the disk, and little is left
- * for the sync at the end. */
-#define FLUSH_BYTES (16u << 20)
 
 /* One part being written. */
 struct output {
@@ -34,7 +29,8 @@ struct output {
     char name[K3_NAME_BYTES_MAX + 1];
     char staged[K3_STAGED_NAME_BYTES];
     uint64_t *sums; /* write sum of each unit; owned */
-    uint64_t written_bytes, flushed_bytes;
+    uint64_t written_bytes;
+    struct k3_write_file file;
 };
 
 struct item_run {
@@ -57,12 +53,12 @@ static int stopped(struct k3_err *err)
     return k3_fail(err, K3_ECANCELED, "stopped on request");
 }
 
-/* Let the disk write what is in the page cache, and wait for nothing.  A hint: the sync at the end
- * is what counts, and tells of every failure. */
-static void begin_flush(struct output *output)
+static void count(struct item_run *run, struct output *output, const uint8_t *data, uint64_t bytes,
+                  uint64_t offset)
 {
-    (void)sync_file_range(output->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    output->flushed_bytes = output->written_bytes;
+    k3_wsum_add(output->sums, data, (size_t)bytes, offset);
+    output->written_bytes += bytes;
+    atomic_fetch_add_explicit(&run->convert->written_bytes, bytes, memory_order_relaxed);
 }
 
 /* Write to a part and remember what was written. */
@@ -70,15 +66,10 @@ static int put(struct item_run *run, uint32_t target, const uint8_t *data, uint6
                uint64_t offset, struct k3_err *err)
 {
     struct output *output = &run->outputs[target];
-    int rc = k3_file_write(output->fd, output->name, data, (size_t)bytes, offset, err);
-    if (rc)
-        return rc;
-    k3_wsum_add(output->sums, data, (size_t)bytes, offset);
-    output->written_bytes += bytes;
-    if (output->written_bytes - output->flushed_bytes >= FLUSH_BYTES)
-        begin_flush(output);
-    atomic_fetch_add_explicit(&run->convert->written_bytes, bytes, memory_order_relaxed);
-    return 0;
+    int rc = k3_writer_put(&run->worker->writer, &output->file, data, (size_t)bytes, offset, err);
+    if (!rc)
+        count(run, output, data, bytes, offset);
+    return rc;
 }
 
 /* Where space cannot be reserved the file is still empty, and pads at its end are not written. */
@@ -107,9 +98,14 @@ static int create_output(struct item_run *run, uint32_t target, struct k3_err *e
         rc = k3_file_reserve(output->fd, output->name, t->file_bytes, err);
     if (!rc)
         rc = set_size(output, t->file_bytes, err);
+    if (!rc)
+        rc = k3_writer_begin(&run->worker->writer, &output->file, output->fd, output->name, err);
+    /* By this thread: calls that change files come in the same order in each run. */
     struct k3_text *header = &run->scatter->headers[target];
     if (!rc)
-        rc = put(run, target, (const uint8_t *)header->data, header->bytes, 0, err);
+        rc = k3_file_write(output->fd, output->name, header->data, header->bytes, 0, err);
+    if (!rc)
+        count(run, output, (const uint8_t *)header->data, header->bytes, 0);
     k3_text_fini(header);
     return rc;
 }
@@ -192,6 +188,15 @@ static int stream_file(struct item_run *run, uint32_t file, struct k3_file_entry
     if (!rc && !entry->name)
         rc = no_memory(run, err);
     return rc;
+}
+
+/* The sources are through: all that was handed to the writer reaches the files. */
+static int end_outputs(struct item_run *run, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
+        rc = k3_writer_end(&run->worker->writer, &run->outputs[t].file, err);
+    return rc ? rc : k3_writer_wait(&run->worker->writer, err);
 }
 
 /* The sum of the bytes a part must have got: all but its pads. */
@@ -350,13 +355,15 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
     if (!run->outputs)
         return no_memory(run, err);
     for (uint32_t t = 0; t < run->scatter->target_count; t++)
-        run->outputs[t].fd = -1;
+        run->outputs[t].fd = run->outputs[t].file.direct_fd = -1;
     for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
         rc = create_output(run, t, err);
     for (uint32_t f = 0; f < run->item->file_count && !rc; f++) {
         run->record.source_count = f + 1;
         rc = stream_file(run, run->item->files[f], &run->record.sources[f], err);
     }
+    if (!rc)
+        rc = end_outputs(run, err);
     if (!rc)
         rc = prove_all(run, err);
     if (!rc && run->item->part_count && run->item->parts[0] == 0)
@@ -374,9 +381,11 @@ int k3_convert_item(struct k3_convert *convert, uint32_t worker, uint32_t item, 
     run.worker = &convert->workers[worker];
     run.worker_index = worker;
     int rc = run_item(&run, item, err);
+    k3_writer_drop(&run.worker->writer);
     if (rc && run.scatter)
         discard(&run);
     for (uint32_t t = 0; run.scatter && run.outputs && t < run.scatter->target_count; t++) {
+        k3_writer_forget(&run.outputs[t].file);
         if (run.outputs[t].fd >= 0)
             close(run.outputs[t].fd);
         free(run.outputs[t].sums);

@@ -34,12 +34,10 @@ char *k3_read_route_fini(struct k3_read_route *route)
     return lines;
 }
 
-/* A sentence for the report, unless it is there already. */
-static void note(struct k3_read_route *route, const char *what, const char *whose,
-                 const struct k3_err *why)
+void k3_read_route_note(struct k3_read_route *route, const char *what, const struct k3_err *why)
 {
-    char line[2 * K3_ERR_TEXT_BYTES];
-    snprintf(line, sizeof line, "%s%s%s: %s\n", whose, *whose ? " " : "", what, why->text);
+    char line[K3_ERR_TEXT_BYTES + 128];
+    snprintf(line, sizeof line, "%s: %s\n", what, why->text);
     pthread_mutex_lock(&route->lock);
     if (!route->fallbacks.data || !strstr(route->fallbacks.data, line))
         k3_text_puts(&route->fallbacks, line);
@@ -67,8 +65,15 @@ static int open_engine(struct k3_reader *reader, const struct k3_io_ops *ops, bo
         reader->io = NULL;
     }
     if (!rc && slower.rc)
-        note(reader->route, "io uring", "", &slower);
+        k3_read_route_note(reader->route, "io uring", &slower);
     return rc;
+}
+
+static void note(struct k3_reader *reader, const char *what, const struct k3_err *why)
+{
+    char line[64];
+    snprintf(line, sizeof line, "%s %s", reader->whose, what);
+    k3_read_route_note(reader->route, line, why);
 }
 
 /* The best way that this file allows. */
@@ -80,13 +85,13 @@ static int choose_engine(struct k3_reader *reader, struct k3_err *err)
     if (reader->route->has_ring) {
         rc = open_engine(reader, &k3_io_uring, true, &why);
         if (rc == K3_EUNSUPPORTED)
-            note(reader->route, "are read without io uring", reader->whose, &why);
+            note(reader, "are read without io uring", &why);
     }
     if (rc == K3_EUNSUPPORTED) {
         k3_err_init(&why);
         rc = open_engine(reader, &k3_io_pread, true, &why);
         if (rc == K3_EUNSUPPORTED)
-            note(reader->route, "are read through the page cache", reader->whose, &why);
+            note(reader, "are read through the page cache", &why);
     }
     if (rc == K3_EUNSUPPORTED) {
         k3_err_init(&why);

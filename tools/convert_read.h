@@ -19,6 +19,8 @@ struct k3_read_route {
 void k3_read_route_init(struct k3_read_route *route);
 /* Returns the fallbacks, malloc, the caller's; NULL: none. */
 char *k3_read_route_fini(struct k3_read_route *route);
+/* Add a sentence, unless it is there. */
+void k3_read_route_note(struct k3_read_route *route, const char *what, const struct k3_err *why);
 
 #define K3_READER_SLOT_COUNT_MAX 16u /* 64 MiB read ahead: more hides nothing on any disk tried */
 
