@@ -9,6 +9,12 @@
 void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_count,
                       uint8_t *digests);
 
+/* The same, and the blocks as the next bytes of the stream flat, which is another one than sha:
+ * exactly what k3_sha256_update makes of them.  With SHA-NI both cost together about what the
+ * stream costs alone. */
+void k3_sha256_blocks_and_stream(struct k3_sha256 *sha, struct k3_sha256 *flat, const void *blocks,
+                                 size_t block_count, uint8_t *digests);
+
 /* In the order of choice: the first that this CPU runs.  AVX-512 takes sixteen blocks at once;
  * fewer go to SHA-NI, which takes two, or to libcrypto, which always runs. */
 enum k3_sha256_form {

@@ -3,11 +3,9 @@
 #ifndef K3_SHA256_CONSTANTS_H
 #define K3_SHA256_CONSTANTS_H
 
-#include "bytes.h"
+#include "sha256.h"
 
-#define K3_SHA256_WORD_COUNT  8  /* words of a state */
 #define K3_SHA256_ROUND_COUNT 64 /* rounds of a step, one constant each */
-#define K3_SHA256_STEP_BYTES  64 /* message bytes that one run of the rounds takes in */
 #define K3_SHA256_STEP_COUNT  (K3_BLOCK_BYTES / K3_SHA256_STEP_BYTES)
 
 struct k3_sha256_constants {
@@ -39,6 +37,11 @@ void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uint8_t 
 
 /* SHA-256 of any count of blocks.  Needs SHA, SSSE3, SSE4.1. */
 void k3_sha256_blocks_shani(const uint8_t *blocks, size_t block_count, uint8_t *digests);
+
+/* The same, and the blocks one after another into a flat stream of which words are the state.
+ * Needs the same. */
+void k3_sha256_pair_shani(uint32_t *words, const uint8_t *blocks, size_t block_count,
+                          uint8_t *digests);
 
 #endif
 

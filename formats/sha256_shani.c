@@ -37,6 +37,14 @@ INLINE __m128i swap_bytes(__m128i v)
     return _mm_shuffle_epi8(v, _mm_set_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203));
 }
 
+/* The words of a state in their order. */
+INLINE void store_words(struct state s, uint32_t *words)
+{
+    __m128i feba = _mm_shuffle_epi32(s.abef, 0x1b), dchg = _mm_shuffle_epi32(s.cdgh, 0xb1);
+    STORE(words, _mm_blend_epi16(feba, dchg, 0xf0));
+    STORE(words + 4, _mm_alignr_epi8(dchg, feba, 8));
+}
+
 INLINE void store_digest(struct state s, uint8_t *digest)
 {
     __m128i feba = _mm_shuffle_epi32(s.abef, 0x1b), dchg = _mm_shuffle_epi32(s.cdgh, 0xb1);
@@ -60,17 +68,21 @@ INLINE void next_words(__m128i w[4], int i)
     w[i] = _mm_sha256msg2_epu32(sum, last);
 }
 
+/* What the streams of a step take in: the same bytes, or each its own block. */
+enum take { SAME, OWN };
+
 /* Sixteen rounds of all streams with the words they have, and the words of the next sixteen. */
-INLINE void quarter(struct state *s, __m128i w[][4], int count, const uint32_t *k, bool more)
+INLINE void quarter(struct state *s, __m128i w[][4], int count, enum take take, const uint32_t *k,
+                    bool more)
 {
 #define PART(i)                                                                                    \
     do {                                                                                           \
         __m128i constant = LOAD(k + 4 * (i));                                                      \
         K3_UNROLL                                                                                  \
         for (int n = 0; n < count; n++)                                                            \
-            four_rounds(&s[n], _mm_add_epi32(w[n][i], constant));                                  \
+            four_rounds(&s[n], _mm_add_epi32(w[take == OWN ? n : 0][i], constant));                \
         if (more)                                                                                  \
-            for (int n = 0; n < count; n++)                                                        \
+            for (int n = 0; n < (take == OWN ? count : 1); n++)                                    \
                 next_words(w[n], i);                                                               \
     } while (0)
     PART(0);
@@ -88,23 +100,26 @@ INLINE void add_states(struct state *s, const struct state *before, int count)
     }
 }
 
-/* The next 64 bytes of each block. */
-INLINE void step(struct state *s, const uint8_t *at, int count)
+/* The next 64 bytes of each stream. */
+INLINE void step(struct state *s, const uint8_t *at, int count, enum take take)
 {
     const uint32_t *k = k3_sha256_constants.round;
     struct state before[STREAMS];
     __m128i w[STREAMS][4];
     K3_UNROLL
-    for (int n = 0; n < count; n++) {
+    for (int n = 0; n < count; n++)
         before[n] = s[n];
+    const int word_sets = take == OWN ? count : 1;
+    K3_UNROLL
+    for (int n = 0; n < word_sets; n++) {
         K3_UNROLL
         for (int i = 0; i < 4; i++)
             w[n][i] = swap_bytes(LOAD(at + (size_t)n * K3_BLOCK_BYTES + (size_t)i * 16));
     }
-    quarter(s, w, count, k, true);
-    quarter(s, w, count, k + 16, true);
-    quarter(s, w, count, k + 32, true);
-    quarter(s, w, count, k + 48, false);
+    quarter(s, w, count, take, k, true);
+    quarter(s, w, count, take, k + 16, true);
+    quarter(s, w, count, take, k + 32, true);
+    quarter(s, w, count, take, k + 48, false);
     add_states(s, before, count);
 }
 
@@ -131,7 +146,7 @@ INLINE void hash(const uint8_t *blocks, uint8_t *digests, int count)
     for (int n = 0; n < count; n++)
         s[n] = pack(LOAD(k3_sha256_constants.initial), LOAD(k3_sha256_constants.initial + 4));
     for (size_t at = 0; at < K3_BLOCK_BYTES; at += K3_SHA256_STEP_BYTES)
-        step(s, blocks + at, count);
+        step(s, blocks + at, count, OWN);
     padding_step(s, count);
     K3_UNROLL
     for (int n = 0; n < count; n++)
@@ -150,6 +165,25 @@ FORM void k3_sha256_blocks_shani(const uint8_t *blocks, size_t block_count, uint
         blocks += K3_BLOCK_BYTES;
         digests += K3_DIGEST_BYTES;
     }
+}
+
+/* A stream waits for the latency of its rounds, so a second one, of each block alone, costs little;
+ * both take the same bytes, so one schedule serves both. */
+FORM void k3_sha256_pair_shani(uint32_t *words, const uint8_t *blocks, size_t block_count,
+                               uint8_t *digests)
+{
+    struct state s[2];
+    s[0] = pack(LOAD(words), LOAD(words + 4));
+    for (; block_count > 0; block_count--) {
+        s[1] = pack(LOAD(k3_sha256_constants.initial), LOAD(k3_sha256_constants.initial + 4));
+        for (size_t at = 0; at < K3_BLOCK_BYTES; at += K3_SHA256_STEP_BYTES)
+            step(s, blocks + at, 2, SAME);
+        padding_step(s + 1, 1);
+        store_digest(s[1], digests);
+        blocks += K3_BLOCK_BYTES;
+        digests += K3_DIGEST_BYTES;
+    }
+    store_words(s[0], words);
 }
 
 #endif
