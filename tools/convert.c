@@ -232,6 +232,7 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
 static void set_slots(struct k3_convert *convert, uint64_t worker_bytes)
 {
     uint64_t whole = (convert->file_bytes_max + K3_UNIT_BYTES - 1) / K3_UNIT_BYTES * K3_UNIT_BYTES;
+    whole = whole ? whole : K3_UNIT_BYTES; /* nothing is left to do: only the seal */
     uint64_t chunk = worker_bytes / CHUNK_COUNT / K3_UNIT_BYTES * K3_UNIT_BYTES;
     chunk = chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : chunk;
     chunk = chunk > whole ? whole : chunk;

@@ -255,8 +255,7 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
             rc = compare(output, data, bytes, offset, err);
         if (rc)
             break;
-        k3_sha256_update(worker->sha, data, bytes);
-        rc = k3_tree_update(worker->tree, data, bytes, err);
+        rc = k3_tree_update_sha(worker->tree, worker->sha, data, bytes, err);
         k3_progress_add(&run->convert->progress, bytes);
     }
     k3_reader_end(reader);
