@@ -160,7 +160,8 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
                  k3_doc_add_integer(root, "reread_units", report->reread_units) &&
-                 k3_result_add_lines(root, "fallbacks", report->fallbacks) && add_ranks(root, run, report);
+                 k3_result_add_lines(root, "fallbacks", report->fallbacks) &&
+                 add_ranks(root, run, report);
     struct k3_doc *phases = added ? k3_doc_add_object(root, "phases") : NULL;
     added = phases && k3_doc_add_double(phases, "open", report->open_seconds) &&
             k3_doc_add_double(phases, "run", report->seconds);

@@ -8,8 +8,8 @@
 #include "convert.h"
 
 #include "advice.h"
-#include "io_direct.h"
 #include "fdlimit.h"
+#include "io_direct.h"
 #include "mem.h"
 #include "part.h"
 #include "scatter.h"

@@ -209,21 +209,23 @@ static uint64_t wanted_bytes(const struct k3_target *target)
     return bytes;
 }
 
-/* Are these whole units, read back, what was written? */
-static int compare(const struct output *output, const uint8_t *data, size_t bytes, uint64_t offset,
-                   struct k3_err *err)
+/* Whole units, read back: are they what was written?  Unit by unit, so that the digests find in the
+ * cache what the sum was made of. */
+static int take_back(const struct k3_convert_worker *worker, const struct output *output,
+                     const uint8_t *data, size_t bytes, uint64_t offset, struct k3_err *err)
 {
-    for (uint64_t u = 0; u < bytes / K3_UNIT_BYTES; u++) {
-        uint64_t unit = offset / K3_UNIT_BYTES + u;
-        if (k3_wsum(data + u * K3_UNIT_BYTES, K3_UNIT_BYTES, unit * K3_UNIT_BYTES) !=
-            output->sums[unit])
-            return k3_fail_at(err, K3_EIO, output->name, (int64_t)(unit * K3_UNIT_BYTES),
+    int rc = 0;
+    for (uint64_t at = 0; at < bytes && !rc; at += K3_UNIT_BYTES) {
+        uint64_t unit = (offset + at) / K3_UNIT_BYTES;
+        if (k3_wsum(data + at, K3_UNIT_BYTES, offset + at) != output->sums[unit])
+            return k3_fail_at(err, K3_EIO, output->name, (int64_t)(offset + at),
                               "%s: unit %" PRIu64
                               ": what was read back is not what was written: check this "
                               "disk and this machine's memory, then run again",
                               output->name, unit);
+        rc = k3_tree_update_sha(worker->tree, worker->sha, data + at, K3_UNIT_BYTES, err);
     }
-    return 0;
+    return rc;
 }
 
 /* Sync a part, read it back, compare with what was written, take its digests. */
@@ -252,11 +254,9 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
         if (!rc)
             rc = k3_reader_next(reader, &data, &bytes, err);
         if (!rc)
-            rc = compare(output, data, bytes, offset, err);
-        if (rc)
-            break;
-        rc = k3_tree_update_sha(worker->tree, worker->sha, data, bytes, err);
-        k3_progress_add(&run->convert->progress, bytes);
+            rc = take_back(worker, output, data, bytes, offset, err);
+        if (!rc)
+            k3_progress_add(&run->convert->progress, bytes);
     }
     k3_reader_end(reader);
     uint64_t count;

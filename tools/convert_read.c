@@ -121,8 +121,7 @@ static int ask(struct k3_reader *reader, struct k3_err *err)
 int k3_reader_begin(struct k3_reader *reader, int fd, const char *name, uint64_t bytes,
                     const char *whose, struct k3_err *err)
 {
-    assert(!reader->io && reader->slot_count > 0 &&
-           reader->slot_count <= K3_READER_SLOT_COUNT_MAX);
+    assert(!reader->io && reader->slot_count > 0 && reader->slot_count <= K3_READER_SLOT_COUNT_MAX);
     reader->fd = fd;
     reader->name = name;
     reader->whose = whose;
@@ -142,8 +141,8 @@ static size_t piece_bytes(const struct k3_reader *reader, uint64_t offset)
     return left < reader->slot_bytes ? (size_t)left : reader->slot_bytes;
 }
 
-/* A piece came, or did not. */
-static int take(struct k3_reader *reader, const struct k3_io_done *done, struct k3_err *err)
+/* Pieces are judged in their order, so a file has the same error in each run. */
+static int judge(const struct k3_reader *reader, const struct k3_io_done *done, struct k3_err *err)
 {
     uint64_t offset = done->tag * reader->slot_bytes, at = offset + done->bytes;
     if (done->sys_errno) {
@@ -157,7 +156,6 @@ static int take(struct k3_reader *reader, const struct k3_io_done *done, struct 
                           "%s: ends at byte %" PRIu64 " where %" PRIu64
                           " bytes were expected: it shrank or was cut off",
                           reader->name, at, reader->bytes);
-    reader->arrived[done->tag % reader->slot_count] = true;
     return 0;
 }
 
@@ -179,15 +177,18 @@ int k3_reader_next(struct k3_reader *reader, const uint8_t **data, size_t *bytes
 {
     assert(reader->io && reader->given_offset < reader->bytes);
     int rc = give_back(reader, err);
-    uint32_t slot =
-        (uint32_t)(reader->given_offset / reader->slot_bytes % reader->slot_count);
+    uint32_t slot = (uint32_t)(reader->given_offset / reader->slot_bytes % reader->slot_count);
     while (!rc && !reader->arrived[slot]) {
         struct k3_io_done done[K3_READER_SLOT_COUNT_MAX];
         uint32_t count = 0;
         rc = reader->ops->reap(reader->io, done, reader->slot_count, &count, err);
-        for (uint32_t i = 0; i < count && !rc; i++)
-            rc = take(reader, &done[i], err);
+        for (uint32_t i = 0; i < count; i++) {
+            reader->done[done[i].tag % reader->slot_count] = done[i];
+            reader->arrived[done[i].tag % reader->slot_count] = true;
+        }
     }
+    if (!rc)
+        rc = judge(reader, &reader->done[slot], err);
     if (rc)
         return rc;
     *data = reader->slots + slot * reader->slot_bytes;

@@ -10,7 +10,7 @@
 
 /* What all readers of a run share: which engines work here, and what was refused. */
 struct k3_read_route {
-    pthread_mutex_t lock; /* guards fallbacks */
+    pthread_mutex_t lock;     /* guards fallbacks */
     struct k3_text fallbacks; /* sentences, one a line, each once */
     bool has_ring;
 };
@@ -22,7 +22,7 @@ char *k3_read_route_fini(struct k3_read_route *route);
 /* Add a sentence, unless it is there. */
 void k3_read_route_note(struct k3_read_route *route, const char *what, const struct k3_err *why);
 
-#define K3_READER_SLOT_COUNT_MAX 16u /* 64 MiB read ahead: more hides nothing on any disk tried */
+#define K3_READER_SLOT_COUNT_MAX 8u /* 32 MiB read ahead: no disk tried gains from more */
 
 /* One worker's reader: slots in one piece of memory, borrowed; one file at a time. */
 struct k3_reader {
@@ -41,6 +41,7 @@ struct k3_reader {
     uint32_t file;
     bool is_direct, has_given; /* has_given: the caller holds a slot */
     bool arrived[K3_READER_SLOT_COUNT_MAX];
+    struct k3_io_done done[K3_READER_SLOT_COUNT_MAX]; /* of what arrived */
 };
 
 /* Begin to read a file of known bytes.  whose: "source files" or "parts", as fallbacks say it.

@@ -69,10 +69,10 @@ static int write_direct(struct k3_read_route *route, struct k3_write_file *file,
         if (put_bytes % file->align)
             break; /* a torn block */
     }
-    return put_bytes < job->bytes ? write_cached(file, job->data + put_bytes,
-                                                 job->bytes - put_bytes, job->offset + put_bytes,
-                                                 err)
-                                  : 0;
+    return put_bytes < job->bytes
+               ? write_cached(file, job->data + put_bytes, job->bytes - put_bytes,
+                              job->offset + put_bytes, err)
+               : 0;
 }
 
 /* A job is whole blocks, or lies inside one or two blocks that are not. */
@@ -253,7 +253,7 @@ static int put_cached(struct k3_write_file *file, const uint8_t *data, size_t by
 /* Send the tail, and behind it what is left of a piece up to its last whole block; the rest becomes
  * the tail.  All of it fits into a slot. */
 static int send_piece(struct k3_writer *writer, struct k3_write_file *file, const uint8_t *data,
-                size_t bytes, uint64_t offset, struct k3_err *err)
+                      size_t bytes, uint64_t offset, struct k3_err *err)
 {
     const uint32_t mask = file->align - 1;
     uint64_t begin = file->tail_bytes ? file->tail_offset : offset, end = offset + bytes;

@@ -1,5 +1,5 @@
-/* How convert writes: pieces in any order, whole blocks past the page cache on threads of their own,
- * what is no whole block through it. */
+/* How convert writes: pieces in any order, whole blocks past the page cache on threads of their
+ * own, what is no whole block through it. */
 #ifndef K3_CONVERT_WRITE_H
 #define K3_CONVERT_WRITE_H
 
@@ -12,14 +12,14 @@
 
 /* A file that is written; zero it. */
 struct k3_write_file {
-    int fd;                 /* through the page cache; borrowed */
-    int direct_fd;          /* past it; owned; -1: this file is not written so */
-    const char *name;       /* borrowed */
-    uint8_t *tail;          /* one block: the last piece's end, until what follows it comes; owned */
-    uint64_t tail_offset;   /* of it in the file */
-    uint64_t cached_bytes;  /* in the page cache, and the disk was not told yet */
-    uint32_t align;         /* of a block */
-    uint32_t tail_bytes;    /* 0: no tail */
+    int fd;                /* through the page cache; borrowed */
+    int direct_fd;         /* past it; owned; -1: this file is not written so */
+    const char *name;      /* borrowed */
+    uint8_t *tail;         /* one block: the last piece's end, until what follows it comes; owned */
+    uint64_t tail_offset;  /* of it in the file */
+    uint64_t cached_bytes; /* in the page cache, and the disk was not told yet */
+    uint32_t align;        /* of a block */
+    uint32_t tail_bytes;   /* 0: no tail */
     atomic_bool is_refused; /* direct writes turned out not to work */
 };
 
@@ -54,7 +54,8 @@ struct k3_writer {
 int k3_writer_open(struct k3_writer *writer, struct k3_err *err);
 void k3_writer_close(struct k3_writer *writer); /* fine on a zeroed one */
 
-/* Begin a file; fd stays the caller's, and open until k3_writer_forget.  Fails: K3_EIO, K3_ENOMEM. */
+/* Begin a file; fd stays the caller's, and open until k3_writer_forget.  Fails: K3_EIO, K3_ENOMEM.
+ */
 int k3_writer_begin(struct k3_writer *writer, struct k3_write_file *file, int fd, const char *name,
                     struct k3_err *err);
 /* Hand over a piece: data may be used again at once.  It lies in the file after k3_writer_end.
