@@ -24,7 +24,8 @@ static int print_json(const struct k3_convert_report *report, struct k3_err *err
                 k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
                 k3_doc_add_integer(root, "items", report->item_count) &&
                 k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
-                k3_doc_add_bool(root, "was_finished", report->was_finished);
+                k3_doc_add_bool(root, "was_finished", report->was_finished) &&
+                k3_result_add_lines(root, "fallbacks", report->fallbacks ? report->fallbacks : "");
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
     k3_doc_free(root);
@@ -49,6 +50,16 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     if (workers)
         printf("this was worker %u of %u; when all are done: k3-shard seal --out %s\n", worker,
                workers, out);
+}
+
+/* What this machine refuses costs time, and nothing else. */
+static void say_fallbacks(const char *lines)
+{
+    while (*lines) {
+        size_t n = strcspn(lines, "\n");
+        fprintf(stderr, "notice: %.*s\n", (int)n, lines);
+        lines += n + (lines[n] == '\n');
+    }
 }
 
 static int check_worker(const struct k3_opts *opts, struct k3_err *err)
@@ -90,6 +101,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .force = opts->force,
                                          .quiet = opts->quiet};
     rc = k3_convert(&options, &report, &problems, err);
+    if (report.fallbacks && !opts->quiet)
+        say_fallbacks(report.fallbacks);
     if (!rc && report.newer_source[0])
         fprintf(stderr,
                 "notice: %s is newer than the finished set, whose plan knows headers only: "
@@ -101,6 +114,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
         rc = print_json(&report, err);
     else
         print_text(&report, opts);
+    free(report.fallbacks);
     k3_problems_fini(&problems);
     return rc;
 }

@@ -110,20 +110,6 @@ static int judge(struct load_run *run, struct k3_err *err)
 
 /* ---- the report ---- */
 
-static bool add_fallbacks(struct k3_doc *root, const char *lines)
-{
-    struct k3_doc *array = k3_doc_add_array(root, "fallbacks");
-    bool added = array != NULL;
-    while (added && *lines) {
-        size_t n = strcspn(lines, "\n");
-        char *line = strndup(lines, n);
-        added = line && (n == 0 || k3_doc_add_string(array, NULL, line));
-        free(line);
-        lines += n + (lines[n] == '\n');
-    }
-    return added;
-}
-
 static bool add_ranks(struct k3_doc *root, const struct load_run *run,
                       const struct k3_load_report *report)
 {
@@ -156,7 +142,8 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
                  k3_doc_add_integer(root, "reread_units", report->reread_units) &&
-                 add_fallbacks(root, report->fallbacks) && add_ranks(root, run, report);
+                 k3_result_add_lines(root, "fallbacks", report->fallbacks) &&
+                 add_ranks(root, run, report);
     struct k3_doc *phases = added ? k3_doc_add_object(root, "phases") : NULL;
     added = phases && k3_doc_add_double(phases, "open", report->open_seconds) &&
             k3_doc_add_double(phases, "run", report->seconds);

@@ -2,6 +2,7 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
+#include "convert_write.h"
 #include "job.h"
 #include "progress.h"
 
@@ -14,7 +15,11 @@ struct k3_convert {
     struct k3_progress progress;
     struct k3_convert_worker *workers; /* one each; owned */
     uint32_t *items;                   /* task number -> item; owned */
-    size_t chunk_bytes;                /* read, gather and read-back size; multiple of UNIT */
+    struct k3_read_route route;
+    size_t chunk_bytes;      /* of a slot, of the gather buffer; multiple of UNIT */
+    uint64_t file_bytes_max; /* of the files that are read: more slots than one holds are waste */
+    uint32_t slot_count;     /* of each reader */
+    uint32_t write_count;    /* of each writer */
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
@@ -22,8 +27,11 @@ struct k3_convert {
 
 /* What one worker owns: its buffers. */
 struct k3_convert_worker {
-    uint8_t *source; /* chunk_bytes */
+    struct k3_reader reader;
+    struct k3_writer writer;
+    uint8_t *source; /* slot_count * chunk_bytes: the reader's while it has a file */
     uint8_t *packed; /* chunk_bytes */
+    uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
 };
@@ -52,6 +60,8 @@ struct k3_convert_report {
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
+    char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
+                        caller's, also after a failure; NULL: none */
 };
 
 /* The whole command.  What is wrong with the checkpoint goes to problems. */
