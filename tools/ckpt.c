@@ -374,6 +374,8 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
         rc = k3_plan_finish(ckpt->plan, err);
     if (!rc)
         rc = sort_slots(ckpt, err);
+    if (!rc)
+        rc = k3_ckpt_keep_ranks(ckpt, options->ranks, err);
     k3_sha256_close(sha);
     if (rc)
         k3_ckpt_close(ckpt);
@@ -410,17 +412,16 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
     return rc;
 }
 
-/* Add entry i (a source header) to the plan; its file size comes from the manifest. */
+/* Add entry i (a source header) to the plan; its file size comes from the plan of the manifest. */
 static int add_entry(struct k3_ckpt *ckpt, const struct k3_set *set, uint32_t i,
                      struct k3_sha256 *sha, struct k3_problems *problems, struct k3_err *err)
 {
     const struct k3_header_entry *entry = &ckpt->headers.entries[i];
-    const struct k3_file_entry *listed = i - 2 < set->manifest.source_count
-                                             ? &set->manifest.sources[i - 2]
-                                             : NULL;
+    const struct k3_source *listed = i - 2 < set->plan->source_count ? &set->plan->sources[i - 2]
+                                                                     : NULL;
     if (!listed || strcmp(listed->name, entry->name))
         return k3_fail_at(err, K3_ECORRUPT, K3_HEADERS_NAME, -1,
-                          K3_HEADERS_NAME ": entry %s is not in the manifest's sources",
+                          K3_HEADERS_NAME ": entry %s is not a source file of the plan",
                           entry->name);
     struct k3_source source = {
         .name = entry->name, .bytes = listed->bytes, .header_bytes = entry->bytes};
@@ -457,6 +458,20 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
     return k3_plan_finish(plan, err);
 }
 
+/* The manifest lists the digests of the files that its ranks hold bytes of, and of no other. */
+static int check_sources(const struct k3_ckpt *ckpt, const struct k3_set *set, struct k3_err *err)
+{
+    for (uint32_t f = 0; f < ckpt->plan->source_count; f++) {
+        const char *name = ckpt->plan->sources[f].name;
+        bool is_needed = k3_ckpt_needs_file(ckpt, f);
+        if (is_needed != (k3_set_source(set, name) != NULL))
+            return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                              K3_MANIFEST_NAME ": %s is %s its sources, its ranks hold %s of it",
+                              name, is_needed ? "not in" : "in", is_needed ? "bytes" : "no byte");
+    }
+    return 0;
+}
+
 int k3_ckpt_open_set(const struct k3_set *set, struct k3_ckpt **out, struct k3_err *err)
 {
     struct k3_sha256 *sha = NULL;
@@ -482,6 +497,10 @@ int k3_ckpt_open_set(const struct k3_set *set, struct k3_ckpt **out, struct k3_e
                         "put together from different conversions");
     if (!rc)
         rc = sort_slots(ckpt, err);
+    if (!rc)
+        rc = k3_ckpt_keep_ranks(ckpt, &set->ranks, err);
+    if (!rc)
+        rc = check_sources(ckpt, set, err);
     k3_problems_fini(&problems);
     k3_sha256_close(sha);
     if (rc)
@@ -504,6 +523,7 @@ void k3_ckpt_close(struct k3_ckpt *ckpt)
     free(ckpt->files);
     free(ckpt->slots);
     free(ckpt->file_slot_begin);
+    free(ckpt->is_needed);
     k3_source_headers_fini(&ckpt->headers);
     k3_text_fini(&ckpt->content);
     free(ckpt);

@@ -35,14 +35,15 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
 {
     const char *out = opts->out.item[0];
     const uint32_t worker = opts->worker, workers = opts->workers;
+    const char *ranks_s = report->rank_count == 1 ? "" : "s";
     if (report->was_finished) {
-        printf("%s is finished already: %u ranks, %s of images\n", out, report->rank_count,
-               k3_size_short(report->image_bytes).s);
+        printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
+               ranks_s, k3_size_short(report->image_bytes).s);
         return;
     }
-    printf("%s: %u ranks, %u parts, %s of images; %u items converted, %u resumed\n", out,
-           report->rank_count, report->part_count, k3_size_short(report->image_bytes).s,
-           report->done_count, report->resumed_count);
+    printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
+           report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
+           report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
     printf("read %s, wrote %s, read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
@@ -70,16 +71,21 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     struct k3_convert_report report;
     struct k3_problems problems;
     struct k3_layout layout;
+    struct k3_ranks ranks;
     int rc = k3_layout_from_opts(opts, &layout, err);
     if (!rc)
         rc = check_worker(opts, err);
     if (rc)
         return rc;
     k3_problems_init(&problems);
+    k3_ranks_clear(&ranks);
+    for (uint32_t i = 0; i < opts->ranks.count; i++) /* the table keeps them below the limit */
+        k3_ranks_add(&ranks, opts->ranks.item[i]);
     k3_stop_install();
     struct k3_convert_options options = {.ckpt_path = opts->args.item[0],
                                          .layout = &layout,
                                          .revision = opts->revision,
+                                         .ranks = ranks.count ? &ranks : NULL,
                                          .outs = opts->out.item,
                                          .budget_bytes = opts->budget_bytes,
                                          .memory_bytes = opts->memory_bytes,

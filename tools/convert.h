@@ -32,6 +32,7 @@ struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout; /* unresolved */
     const char *revision;           /* NULL: see k3_ckpt_options */
+    const struct k3_ranks *ranks;   /* NULL: all of the layout */
     const char *const *outs;
     uint64_t budget_bytes;
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
@@ -47,7 +48,7 @@ struct k3_convert_options {
 struct k3_convert_report {
     uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
     uint64_t seconds_ns;
-    uint64_t image_bytes; /* all ranks */
+    uint64_t image_bytes; /* all ranks that are made */
     uint32_t rank_count, part_count, item_count;
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */

@@ -4,9 +4,9 @@
  * Threads: one worker each item; workers share only counters.
  * Errors: K3_EIO, K3_ECORRUPT (source changed under the run, A_log tail, read-back differs),
  * K3_ECANCELED, K3_ENOMEM.
- * Invariants: each source byte is read once; each byte of a part is written once or is a pad (a
- * hole reads as zero); a record is published only after its files are durable and were read back
- * equal to what was written. */
+ * Invariants: each byte of a source that is needed is read once; each byte of a part is written
+ * once or is a pad (a hole reads as zero); a record is published only after its files are durable
+ * and were read back equal to what was written. */
 #include "convert.h"
 
 #include "scatter.h"
@@ -326,10 +326,10 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
         run->outputs[t].fd = -1;
     for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
         rc = create_output(run, t, err);
-    for (uint32_t f = 0; f < run->item->file_count && !rc; f++) {
-        run->record.source_count = f + 1;
-        rc = stream_file(run, run->item->files[f], &run->record.sources[f], err);
-    }
+    for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
+        if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
+            rc = stream_file(run, run->item->files[f],
+                             &run->record.sources[run->record.source_count++], err);
     if (!rc)
         rc = prove_all(run, err);
     if (!rc && run->item->part_count && run->item->parts[0] == 0)

@@ -176,10 +176,13 @@ static int write_chunks(struct rebuild *rebuild, int fd, const char *name, uint6
 static int rebuild_file(struct rebuild *rebuild, struct k3_err *err)
 {
     struct exporter *exporter = rebuild->exporter;
-    const struct k3_file_entry *entry = &exporter->set->manifest.sources[rebuild->file];
+    const char *name = exporter->ckpt->plan->sources[rebuild->file].name;
+    const struct k3_file_entry *entry = k3_set_source(exporter->set, name);
     char temporary[TEMPORARY_BYTES];
     uint8_t digest[K3_DIGEST_BYTES];
     int fd = -1;
+    if (!entry) /* a set that holds all bytes lists all sources: checked when it was opened */
+        return k3_fail(err, K3_ECORRUPT, "%s: the manifest does not list this source", name);
     snprintf(temporary, sizeof temporary, ".export-%u.partial", rebuild->file);
     int rc = k3_file_create(&exporter->to, temporary, &fd, err);
     if (rc)
@@ -292,6 +295,34 @@ out:
 }
 
 /* ---- the run ---- */
+
+/* A partial set may still hold every byte, where the ranks that it lacks are copies. */
+static int check_whole(const struct k3_set *set, const struct k3_ckpt *ckpt, struct k3_err *err)
+{
+    bool is_whole = true;
+    int rc = 0;
+    if (!k3_set_is_partial(set))
+        return 0;
+    for (uint32_t item = 0; item < ckpt->plan->item_count && is_whole && !rc; item++) {
+        struct k3_scatter *scatter = NULL;
+        rc = k3_scatter_open(ckpt, item, &scatter, err);
+        is_whole = !rc && k3_scatter_is_whole(scatter);
+        k3_scatter_close(scatter);
+    }
+    if (rc || is_whole)
+        return rc;
+    char held_shown[K3_RANKS_SHOWN_BYTES], missing_shown[K3_RANKS_SHOWN_BYTES];
+    struct k3_ranks missing;
+    k3_ranks_clear(&missing);
+    for (uint32_t rank = 0; rank < k3_layout_world(&set->layout); rank++)
+        if (!k3_ranks_has(&set->ranks, rank))
+            k3_ranks_add(&missing, rank);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "this set holds rank%s %s of %u; bytes of the checkpoint are only in those that "
+                   "are missing (%s), so it cannot be rebuilt: export from a set of all ranks",
+                   set->ranks.count == 1 ? "" : "s", k3_ranks_shown(&set->ranks, held_shown),
+                   k3_layout_world(&set->layout), k3_ranks_shown(&missing, missing_shown));
+}
 
 /* The directory must be empty, and the files must fit. */
 static int open_target(struct exporter *exporter, const char *to, uint64_t bytes,
@@ -414,6 +445,8 @@ int k3_export(const struct k3_export_options *options, struct k3_export_report *
                      "the checkpoint cannot be rebuilt from it");
     if (!rc)
         rc = k3_ckpt_open_set(set, &ckpt, err);
+    if (!rc)
+        rc = check_whole(set, ckpt, err);
     exporter->set = set;
     exporter->ckpt = ckpt;
     if (!rc)

@@ -31,7 +31,7 @@ static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char
     }
     if (mode == K3_FOREIGN_FORCE)
         return NULL; /* will be removed */
-    bool ours = rank < world;
+    bool ours = rank < world && k3_ranks_has(&job->ranks, rank);
     if (ours && is_part) {
         ours = part < k3_config_part_count(config) &&
                k3_layout_has_part(config, layout, rank, part);
