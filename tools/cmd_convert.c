@@ -24,6 +24,8 @@ static int print_json(const struct k3_convert_report *report, struct k3_err *err
                 k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
                 k3_doc_add_integer(root, "items", report->item_count) &&
                 k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
+                k3_doc_add_integer(root, "hub_same_files", report->hub_same_count) &&
+                k3_doc_add_integer(root, "hub_outdated_files", report->hub_outdated_count) &&
                 k3_doc_add_bool(root, "was_finished", report->was_finished);
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
@@ -47,6 +49,9 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     printf("read %s, wrote %s, read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
+    if (report->hub_same_count)
+        printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,
+               report->hub_same_count == 1 ? "" : "s");
     if (workers)
         printf("this was worker %u of %u; when all are done: k3-shard seal --out %s\n", worker,
                workers, out);
@@ -64,6 +69,18 @@ static int check_worker(const struct k3_opts *opts, struct k3_err *err)
         return k3_fail(err, K3_EUSAGE,
                        "--force would remove what other workers did: remove the directory first");
     return 0;
+}
+
+/* Changed on purpose or not: the record cannot tell, so the user must. */
+static void say_outdated(const struct k3_convert_report *report)
+{
+    char more[32] = "";
+    if (report->hub_outdated_count > 1)
+        snprintf(more, sizeof more, " and %u more", report->hub_outdated_count - 1);
+    fprintf(stderr,
+            "notice: %s%s: written after the download and not what the download record says: "
+            "converted as found; where nobody changed it on purpose, download it again\n",
+            report->hub_outdated, more);
 }
 
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
@@ -96,11 +113,13 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .force = opts->force,
                                          .quiet = opts->quiet};
     rc = k3_convert(&options, &report, &problems, err);
-    if (!rc && report.newer_source[0])
+    if (!rc && !opts->quiet && report.newer_source[0])
         fprintf(stderr,
                 "notice: %s is newer than the finished set, whose plan knows headers only: "
                 "`k3-shard verify %s --against %s` tells whether the bytes are still the same\n",
                 report.newer_source, opts->out.item[0], opts->args.item[0]);
+    if (!rc && !opts->quiet && report.hub_outdated_count)
+        say_outdated(&report);
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)

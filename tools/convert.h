@@ -2,6 +2,7 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
+#include "hf_digest.h"
 #include "job.h"
 #include "progress.h"
 
@@ -18,6 +19,7 @@ struct k3_convert {
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
+    struct k3_hf_tally hf;           /* files that the hub's records name */
 };
 
 /* What one worker owns: its buffers. */
@@ -53,6 +55,9 @@ struct k3_convert_report {
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
+    uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */
+    uint32_t hub_outdated_count; /* with another, but changed after their download */
+    char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */
 };
 
 /* The whole command.  What is wrong with the checkpoint goes to problems. */

@@ -2,8 +2,8 @@
  * read back, record.
  * Owns: the part files while they are written, the write sums.
  * Threads: one worker each item; workers share only counters.
- * Errors: K3_EIO, K3_ECORRUPT (source changed under the run, A_log tail, read-back differs),
- * K3_ECANCELED, K3_ENOMEM.
+ * Errors: K3_EIO, K3_ECORRUPT (source changed under the run or not what its download record says,
+ * A_log tail), K3_ECANCELED, K3_ENOMEM.
  * Invariants: each byte of a source that is needed is read once; each byte of a part is written
  * once or is a pad (a hole reads as zero); a record is published only after its files are durable
  * and were read back equal to what was written. */
@@ -170,6 +170,9 @@ static int stream_file(struct item_run *run, uint32_t file, struct k3_file_entry
         rc = k3_ckpt_file_check(convert->ckpt, file, fd, err);
     close(fd);
     k3_sha256_final(sha, entry->sha256);
+    if (!rc)
+        rc = k3_hf_digest_check(&convert->ckpt->dir, source->name, entry->sha256, &convert->hf,
+                                err);
     entry->bytes = source->bytes;
     entry->name = strdup(source->name);
     if (!rc && !entry->name)
