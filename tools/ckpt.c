@@ -18,9 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONFIG_BYTES_MAX      (16u << 20)  /* K3's has 7,006 bytes */
-#define INDEX_BYTES_MAX       (1ull << 30) /* FORMAT.md 1 */
-#define PREFIX_BYTES          512u         /* enough to name what a wrong file really is */
+#define PREFIX_BYTES          512u /* enough to name what a wrong file really is */
 #define COPIED_NAME_BYTES_MAX (K3_NAME_BYTES_MAX - 1u - K3_TOKEN_BYTES) /* staged with a token */
 #define COPIED_BYTES_MAX      (1ull << 30)                              /* FORMAT.md 1 */
 
@@ -278,6 +276,22 @@ static int sort_slots(struct k3_ckpt *ckpt, struct k3_err *err)
     return 0;
 }
 
+/* The limit that a reader of source-headers.zst relies on. */
+static void judge_index_bytes(const struct k3_plan *plan, uint64_t bytes,
+                              struct k3_problems *problems)
+{
+    uint64_t header_bytes = 0;
+    for (uint32_t f = 0; f < plan->source_count; f++)
+        header_bytes += plan->sources[f].header_bytes;
+    uint64_t max = k3_source_headers_index_max(header_bytes);
+    if (bytes > max)
+        k3_problems_add(problems,
+                        K3_INDEX_NAME ": %llu bytes, %llu are the most for headers of %llu: write "
+                                      "it with less white space",
+                        (unsigned long long)bytes, (unsigned long long)max,
+                        (unsigned long long)header_bytes);
+}
+
 static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_problems *problems,
                        struct k3_err *err)
 {
@@ -289,7 +303,7 @@ static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_pr
         k3_problems_add(problems, K3_INDEX_NAME " is missing: download the checkpoint again");
         return 0;
     }
-    int rc = k3_file_load_linked(&ckpt->dir, K3_INDEX_NAME, INDEX_BYTES_MAX, &text, &bytes, err);
+    int rc = k3_file_load_linked(&ckpt->dir, K3_INDEX_NAME, K3_INDEX_BYTES_MAX, &text, &bytes, err);
     if (rc)
         return rc;
     rc = k3_plan_add_index(ckpt->plan, K3_INDEX_NAME, text, bytes, problems, &inner);
@@ -297,6 +311,8 @@ static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_pr
         *err = inner;
     } else {
         k3_sha256_of(sha, text, bytes, ckpt->plan->index_sha256);
+        if (!rc)
+            judge_index_bytes(ckpt->plan, bytes, problems);
         if (rc)
             k3_problems_add(problems, "%s", inner.text);
         else
@@ -325,7 +341,8 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
             "%s: no config.json: not a checkpoint; give the folder that holds config.json and "
             "the *.safetensors files",
             options->path);
-    int rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, CONFIG_BYTES_MAX, &text, &bytes, err);
+    int rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes,
+                                 err);
     if (!rc)
         rc = read_config(text, bytes, &config, problems, err);
     if (!rc && options->layout) {
@@ -386,6 +403,23 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
 
 /* ---- from a set ---- */
 
+/* What the content can have at most, from the sizes in the manifest: a frame that declares more is
+ * refused before it is decoded. */
+static int content_bytes_max(const struct k3_set *set, uint64_t *max, struct k3_err *err)
+{
+    uint64_t config_bytes = K3_CONFIG_BYTES_MAX, header_bytes = 0;
+    for (uint32_t i = 0; i < set->manifest.file_count; i++)
+        if (!strcmp(set->manifest.files[i].name, K3_CONFIG_NAME))
+            config_bytes = set->manifest.files[i].bytes;
+    for (uint32_t f = 0; f < set->plan->source_count; f++)
+        header_bytes += set->plan->sources[f].header_bytes;
+    int rc = k3_source_headers_bytes(set->plan, config_bytes,
+                                     k3_source_headers_index_max(header_bytes), max, err);
+    if (*max > K3_HEADERS_CONTENT_BYTES_MAX)
+        *max = K3_HEADERS_CONTENT_BYTES_MAX;
+    return rc;
+}
+
 static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct k3_ckpt *ckpt,
                         struct k3_err *err)
 {
@@ -394,7 +428,10 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
     uint8_t digest[K3_DIGEST_BYTES];
     char *frame = NULL;
     size_t bytes = 0;
-    int rc = k3_file_load(dir, K3_HEADERS_NAME, K3_HEADERS_CONTENT_BYTES_MAX, &frame, &bytes, err);
+    uint64_t content_max = 0;
+    int rc = content_bytes_max(set, &content_max, err);
+    if (!rc)
+        rc = k3_file_load(dir, K3_HEADERS_NAME, K3_HEADERS_CONTENT_BYTES_MAX, &frame, &bytes, err);
     if (rc)
         return rc;
     k3_sha256_of(sha, frame, bytes, digest);
@@ -403,8 +440,7 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
                         "%s/%s: its bytes are not the ones the manifest records: restore the file",
                         dir->path, K3_HEADERS_NAME);
     if (!rc)
-        rc = k3_zst_decode(K3_HEADERS_NAME, frame, bytes, K3_HEADERS_CONTENT_BYTES_MAX,
-                           &ckpt->content, err);
+        rc = k3_zst_decode(K3_HEADERS_NAME, frame, bytes, content_max, &ckpt->content, err);
     free(frame);
     if (!rc)
         rc = k3_source_headers_decode(K3_HEADERS_NAME, ckpt->content.data, ckpt->content.bytes,

@@ -18,9 +18,11 @@
 #include "stop.h"
 #include "workers.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define CHUNK_BYTES     (8u << 20) /* rows of a K3 matrix by the hundred: reads stay long */
@@ -324,22 +326,55 @@ static int check_whole(const struct k3_set *set, const struct k3_ckpt *ckpt, str
                    k3_layout_world(&set->layout), k3_ranks_shown(&missing, missing_shown));
 }
 
-/* The directory must be empty, and the files must fit. */
-static int open_target(struct exporter *exporter, const char *to, uint64_t bytes,
-                       struct k3_err *err)
+/* ".export-N.partial", ".export-cN.partial", ".export-index.partial": names that only an export
+ * gives, to files that are not finished. */
+static bool is_leftover(const char *name)
 {
+    static const char head[] = ".export-", tail[] = ".partial";
+    if (!strcmp(name, INDEX_TEMPORARY))
+        return true;
+    if (strncmp(name, head, sizeof head - 1))
+        return false;
+    const char *digits = name + sizeof head - 1;
+    digits += *digits == 'c';
+    size_t count = strspn(digits, "0123456789");
+    return count > 0 && count <= 10 && !strcmp(digits + count, tail);
+}
+
+/* The directory must hold nothing but what an interrupted export left unfinished; that goes. */
+static int clear_leftovers(struct exporter *exporter, uint32_t *removed, struct k3_err *err)
+{
+    const struct k3_dir *to = &exporter->to;
     char **names = NULL;
     uint32_t count = 0;
+    /* A lock the file system does not have is no reason to stop. */
+    if (flock(to->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: another export is writing here: wait for it, or stop it", to->path);
+    int rc = k3_dir_list(to, &names, &count, err);
+    for (uint32_t i = 0; i < count && !rc; i++)
+        if (!is_leftover(names[i]))
+            rc = k3_fail(err, K3_EUNSUPPORTED,
+                         "%s is not empty (%u names, one is %s): an export needs an empty "
+                         "directory; what an interrupted export left may be removed",
+                         to->path, count, names[i]);
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        rc = k3_file_remove(to, names[i], err);
+        *removed += !rc;
+    }
+    k3_names_free(names, count);
+    return rc;
+}
+
+/* The directory must be free, and the files must fit. */
+static int open_target(struct exporter *exporter, const char *to, struct k3_export_report *report,
+                       struct k3_err *err)
+{
+    const uint64_t bytes = report->bytes;
     uint64_t free_bytes = 0;
     int rc = k3_dir_open(to, true, &exporter->to, err);
     if (!rc)
-        rc = k3_dir_list(&exporter->to, &names, &count, err);
-    if (!rc && count)
-        rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "%s is not empty (%u names, the first is %s): an export needs an empty "
-                     "directory; what an interrupted export left may be removed",
-                     to, count, names[0]);
-    k3_names_free(names, count);
+        rc = clear_leftovers(exporter, &report->leftover_count, err);
     if (!rc)
         rc = k3_dir_free_bytes(&exporter->to, &free_bytes, err);
     if (!rc && free_bytes < bytes)
@@ -416,7 +451,7 @@ static int run(const struct k3_export_options *options, struct exporter *exporte
     report->bytes = count_bytes(exporter, &report->file_count);
     for (uint32_t i = 0; i < exporter->set->manifest.source_count; i++)
         source_bytes += exporter->set->manifest.sources[i].bytes;
-    int rc = open_target(exporter, options->to, report->bytes, err);
+    int rc = open_target(exporter, options->to, report, err);
     if (!rc)
         rc = open_workers(exporter, options->job_count, err);
     if (rc)
