@@ -36,7 +36,7 @@ void k3_ranks_add(struct k3_ranks *ranks, uint32_t rank)
 
 bool k3_ranks_has(const struct k3_ranks *ranks, uint32_t rank)
 {
-    return rank < K3_RANK_COUNT_MAX && (ranks->bits[rank / 8] >> rank % 8 & 1u);
+    return rank < K3_RANK_COUNT_MAX && ((uint32_t)ranks->bits[rank / 8] >> rank % 8 & 1u) != 0;
 }
 
 bool k3_ranks_equal(const struct k3_ranks *a, const struct k3_ranks *b)
