@@ -8,9 +8,15 @@
 
 #include "hf_index.h"
 #include "manifest.h"
+#include "plan.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* An entry of a header has some 60 bytes beside the name, one of the index at most 300 with its
+ * white space: 8 times is beyond any writer, and the floor leaves room for small ones. */
+#define INDEX_PER_HEADER 8u
+#define INDEX_FLOOR      (16ull << 20)
 
 static const char first_line[] = "k3-source-headers 0\n";
 
@@ -22,6 +28,32 @@ void k3_source_headers_begin(struct k3_text *out)
 void k3_source_headers_line(const char *name, uint64_t bytes, struct k3_text *out)
 {
     k3_text_putf(out, "%s %llu\n", name, (unsigned long long)bytes);
+}
+
+uint64_t k3_source_headers_index_max(uint64_t header_bytes)
+{
+    if (header_bytes >= (K3_INDEX_BYTES_MAX - INDEX_FLOOR) / INDEX_PER_HEADER)
+        return K3_INDEX_BYTES_MAX;
+    return INDEX_FLOOR + header_bytes * INDEX_PER_HEADER;
+}
+
+int k3_source_headers_bytes(const struct k3_plan *plan, uint64_t config_bytes, uint64_t index_bytes,
+                            uint64_t *total, struct k3_err *err)
+{
+    struct k3_text lines;
+    k3_text_init(&lines);
+    k3_source_headers_begin(&lines);
+    k3_source_headers_line(K3_CONFIG_NAME, config_bytes, &lines);
+    k3_source_headers_line(K3_INDEX_NAME, index_bytes, &lines);
+    uint64_t sum = config_bytes + index_bytes + 2;
+    for (uint32_t i = 0; i < plan->source_count; i++) {
+        k3_source_headers_line(plan->sources[i].name, plan->sources[i].header_bytes, &lines);
+        sum += plan->sources[i].header_bytes + 1;
+    }
+    int rc = k3_text_check(&lines, err);
+    *total = sum + lines.bytes;
+    k3_text_fini(&lines);
+    return rc;
 }
 
 /* Parse "NAME BYTES\n" at *at; the name is copied. */

@@ -47,8 +47,7 @@ static int choose_ranks(struct k3_bench *bench, uint64_t bytes_max, struct k3_er
         uint32_t number = asked->count ? asked->item[i] : manifest->ranks[i].rank;
         const struct k3_manifest_rank *rank = k3_set_rank(bench->set, number);
         if (!rank)
-            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", number,
-                           manifest->rank_count);
+            return k3_set_fail_rank(bench->set, number, err);
         if (!asked->count && i && bench->image_bytes + rank->image_bytes > bytes_max)
             break;
         bench->ranks[bench->rank_count++] = number;

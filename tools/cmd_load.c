@@ -85,8 +85,7 @@ static int list_ranks(struct load_run *run, const struct k3_set *set, struct k3_
         uint32_t number = opts->ranks.count ? opts->ranks.item[i] : set->manifest.ranks[i].rank;
         const struct k3_manifest_rank *rank = k3_set_rank(set, number);
         if (!rank)
-            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", number,
-                           set->manifest.rank_count);
+            return k3_set_fail_rank(set, number, err);
         run->ranks[i] = number;
         run->image_bytes[i] = rank->image_bytes;
         run->total_bytes += rank->image_bytes;

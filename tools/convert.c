@@ -126,9 +126,10 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
     for (uint32_t item = 0; item < plan->item_count; item++) {
         struct k3_record record;
         bool found;
-        if (options->workers && item % options->workers != options->worker)
+        if ((options->workers && item % options->workers != options->worker) ||
+            !k3_ckpt_needs_item(convert->ckpt, item))
             continue;
-        int rc = k3_job_record(convert->job, item, &record, &found, err);
+        int rc = k3_job_done(convert->job, plan, item, &record, &found, err);
         if (rc)
             return rc;
         if (found) {
@@ -138,7 +139,6 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
             convert->items[convert->item_count++] = item;
         }
     }
-    report->item_count = plan->item_count;
     report->done_count = convert->item_count;
     return 0;
 }
@@ -166,7 +166,8 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
         uint32_t count = 0;
         rc = k3_dir_list(&job->partials[d], &names, &count, err);
         for (uint32_t n = 0; n < count && !rc; n++) {
-            bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME);
+            bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME) ||
+                        !strcmp(names[n], K3_RANKS_NAME);
             char name[K3_STAGED_NAME_BYTES];
             for (uint32_t t = 0; t < token_count && !keep; t++)
                 keep = k3_name_ends(names[n], tokens[t]);
@@ -202,7 +203,8 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
     for (uint32_t i = 0; i < convert->item_count && !rc; i++) {
         const struct k3_item *item = &convert->ckpt->plan->items[convert->items[i]];
         for (uint32_t f = 0; f < item->file_count; f++)
-            count_file(convert, convert->ckpt->plan->sources[item->files[f]].bytes, work_bytes);
+            if (k3_ckpt_needs_file(convert->ckpt, item->files[f]))
+                count_file(convert, convert->ckpt->plan->sources[item->files[f]].bytes, work_bytes);
         struct k3_scatter *scatter = NULL;
         rc = k3_scatter_open(convert->ckpt, convert->items[i], &scatter, err);
         for (uint32_t t = 0; !rc && t < scatter->target_count; t++) {
@@ -367,16 +369,19 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     return rc;
 }
 
-static void fill_report(const struct k3_plan *plan, struct k3_convert_report *report)
+static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *report)
 {
-    report->rank_count = k3_layout_world(&plan->layout);
-    for (uint32_t rank = 0; rank < report->rank_count; rank++) {
+    const struct k3_plan *plan = ckpt->plan;
+    report->rank_count = ckpt->ranks.count;
+    for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout); rank++) {
         struct k3_rank_sizes sizes;
+        if (!k3_ranks_has(&ckpt->ranks, rank))
+            continue;
         k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
         report->image_bytes += sizes.image_bytes;
         report->part_count += sizes.part_count;
     }
-    report->item_count = plan->item_count;
+    report->item_count = k3_ckpt_item_count(ckpt);
 }
 
 /* What is left once the directories are settled: items, then the seal. */
@@ -393,14 +398,19 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
+    report->hub_same_count = atomic_load(&convert->hf.same_count);
+    report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);
+    memcpy(report->hub_outdated, convert->hf.outdated, sizeof report->hub_outdated);
     return rc;
 }
 
 int k3_convert(const struct k3_convert_options *options, struct k3_convert_report *report,
                struct k3_problems *problems, struct k3_err *err)
 {
-    struct k3_ckpt_options ckpt_options = {
-        .path = options->ckpt_path, .layout = options->layout, .revision = options->revision};
+    struct k3_ckpt_options ckpt_options = {.path = options->ckpt_path,
+                                           .layout = options->layout,
+                                           .revision = options->revision,
+                                           .ranks = options->ranks};
     struct k3_convert convert;
     struct k3_ckpt *ckpt = NULL;
     struct k3_job job;
@@ -415,9 +425,11 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         rc = k3_job_open(options->outs, options->out_count, true, &job, err);
     if (!rc)
+        job.ranks = ckpt->ranks;
+    if (!rc)
         rc = settle(options, &job, ckpt, &report->was_finished, err);
     if (!rc)
-        fill_report(ckpt->plan, report);
+        fill_report(ckpt, report);
     const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;
     if (newer)
         snprintf(report->newer_source, sizeof report->newer_source, "%s", newer);

@@ -3,6 +3,7 @@
 #define K3_CONVERT_H
 
 #include "convert_write.h"
+#include "hf_digest.h"
 #include "job.h"
 #include "progress.h"
 
@@ -23,6 +24,7 @@ struct k3_convert {
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
+    struct k3_hf_tally hf;           /* files that the hub's records name */
 };
 
 /* What one worker owns: its buffers. */
@@ -40,6 +42,7 @@ struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout; /* unresolved */
     const char *revision;           /* NULL: see k3_ckpt_options */
+    const struct k3_ranks *ranks;   /* NULL: all of the layout */
     const char *const *outs;
     uint64_t budget_bytes;
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
@@ -55,13 +58,16 @@ struct k3_convert_options {
 struct k3_convert_report {
     uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
     uint64_t seconds_ns;
-    uint64_t image_bytes; /* all ranks */
+    uint64_t image_bytes; /* all ranks that are made */
     uint32_t rank_count, part_count, item_count;
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
     char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
                         caller's, also after a failure; NULL: none */
+    uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */
+    uint32_t hub_outdated_count; /* with another, but changed after their download */
+    char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */
 };
 
 /* The whole command.  What is wrong with the checkpoint goes to problems. */

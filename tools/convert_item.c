@@ -2,11 +2,11 @@
  * read back, record.
  * Owns: the part files while they are written, the write sums.
  * Threads: one worker each item; workers share only counters.
- * Errors: K3_EIO, K3_ECORRUPT (source changed under the run, A_log tail, read-back differs),
- * K3_ECANCELED, K3_ENOMEM.
- * Invariants: each source byte is read once; each byte of a part is written once or is a pad (a
- * hole reads as zero); a record is published only after its files are durable and were read back
- * equal to what was written. */
+ * Errors: K3_EIO, K3_ECORRUPT (source changed under the run or not what its download record says,
+ * A_log tail), K3_ECANCELED, K3_ENOMEM.
+ * Invariants: each byte of a source that is needed is read once; each byte of a part is written
+ * once or is a pad (a hole reads as zero); a record is published only after its files are durable
+ * and were read back equal to what was written. */
 #include "convert.h"
 
 #include "scatter.h"
@@ -183,6 +183,9 @@ static int stream_file(struct item_run *run, uint32_t file, struct k3_file_entry
         rc = k3_ckpt_file_check(convert->ckpt, file, fd, err);
     close(fd);
     k3_sha256_final(sha, entry->sha256);
+    if (!rc)
+        rc = k3_hf_digest_check(&convert->ckpt->dir, source->name, entry->sha256, &convert->hf,
+                                err);
     entry->bytes = source->bytes;
     entry->name = strdup(source->name);
     if (!rc && !entry->name)
@@ -357,10 +360,10 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
         run->outputs[t].fd = run->outputs[t].file.direct_fd = -1;
     for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
         rc = create_output(run, t, err);
-    for (uint32_t f = 0; f < run->item->file_count && !rc; f++) {
-        run->record.source_count = f + 1;
-        rc = stream_file(run, run->item->files[f], &run->record.sources[f], err);
-    }
+    for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
+        if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
+            rc = stream_file(run, run->item->files[f],
+                             &run->record.sources[run->record.source_count++], err);
     if (!rc)
         rc = end_outputs(run, err);
     if (!rc)

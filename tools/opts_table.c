@@ -67,8 +67,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                         "revision of the checkpoint, recorded in the manifest", own_group,
                         FIELD(revision), .commands = ON(CONVERT)},
     [K3_ID_FORCE] = {K3_ID_FORCE, K3_OPT_NONE, "force", NULL, NULL, NULL,
-                     "replace a finished set that has another plan", own_group, FIELD(force),
-                     .commands = ON(CONVERT)},
+                     "replace a finished set that has another plan or other ranks", own_group,
+                     FIELD(force), .commands = ON(CONVERT)},
     [K3_ID_WORKER] = {K3_ID_WORKER, K3_OPT_UINT, "worker", "I", NULL, NULL,
                       "do only the items k with k mod N = I, and do not seal", own_group,
                       .max = K3_JOBS_MAX - 1, FIELD(worker), .commands = ON(CONVERT)},
@@ -76,9 +76,9 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                        "number of workers that share the conversion (on any machines)", own_group,
                        .min = 1, .max = K3_JOBS_MAX, FIELD(workers), .commands = ON(CONVERT)},
     [K3_ID_RANKS] = {K3_ID_RANKS, K3_OPT_RANKS, "ranks", "LIST", NULL, NULL,
-                     "ranks like 0,2-5 (default: all that are there)", own_group,
+                     "only these ranks, like 0,2-5 (default: all)", own_group,
                      .max = K3_WORLD_MAX - 1, FIELD(ranks),
-                     .commands = ON(VERIFY) | ON(LOAD) | ON(BENCH)},
+                     .commands = ON(CONVERT) | ON(VERIFY) | ON(LOAD) | ON(BENCH)},
     [K3_ID_CHECK_QUICK] = {K3_ID_CHECK_QUICK, K3_OPT_NONE, "quick", NULL, NULL, NULL,
                            "manifest, sizes, headers and units files only", own_group,
                            FIELD(check_quick), .commands = ON(VERIFY)},
@@ -166,7 +166,8 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "Cuts the checkpoint CKPT into one image for each rank, reads back and records the digest "
          "of "
          "every byte, and writes the manifest last.  Interrupted at any point, the same command "
-         "resumes.  The checkpoint is only read.",
+         "resumes.  The checkpoint is only read; with --ranks only those of its files are read "
+         "that hold bytes of these ranks.",
          "k3-shard convert /models/Kimi-K3 --out /nvme/k3-tp8", 1, 1, k3_cmd_convert},
     [K3_CMD_SEAL] = {K3_CMD_SEAL, "seal", "", "publish a conversion whose items are all done",
                      shard_group,
