@@ -63,7 +63,9 @@ static int read_line(const char *file, const char *content, size_t bytes, size_t
     const char *line = content + *at;
     const char *end = memchr(line, '\n', bytes - *at);
     const char *space = end ? memchr(line, ' ', (size_t)(end - line)) : NULL;
-    if (!space || (size_t)(space - line) > K3_NAME_BYTES_MAX || end - space < 2 || end - space > 16)
+    /* A name is what stands before the blank, whole: a NUL in it would hide the rest. */
+    if (!space || memchr(line, 0, (size_t)(end - line)) ||
+        (size_t)(space - line) > K3_NAME_BYTES_MAX || end - space < 2 || end - space > 16)
         return k3_fail_at(err, K3_EFORMAT, file, (int64_t)*at,
                           "%s: content at byte %zu: a line NAME BYTES was expected", file, *at);
     uint64_t value = 0;
