@@ -18,7 +18,7 @@ LDFLAGS ?=
 WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
-COMMANDS := plan convert seal verify inspect export load synth
+COMMANDS := plan convert seal verify inspect export load bench doctor synth
 FEATURES :=
 LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl
 LIBS_TEST := -lcmocka
@@ -35,8 +35,14 @@ ifeq ($(CONFIG),asan)
 CONFIG_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 else ifeq ($(CONFIG),tsan)
 CONFIG_FLAGS := -fsanitize=thread -fno-omit-frame-pointer -O1
+else ifeq ($(CONFIG),fuzz)
+CONFIG_FLAGS := -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all -O1
+else ifeq ($(CONFIG),coverage)
+CONFIG_FLAGS := -fprofile-instr-generate -fcoverage-mapping -O1
+else ifeq ($(CONFIG),afl)
+CONFIG_FLAGS := -O2 -Wno-sign-compare -Wno-pedantic # the macros of AFL++ are not ours
 else ifneq ($(CONFIG),release)
-$(error CONFIG is release, asan or tsan, not $(CONFIG))
+$(error CONFIG is release, asan, tsan, fuzz, afl or coverage, not $(CONFIG))
 endif
 
 # ---- sources ----
@@ -49,6 +55,8 @@ SHIMS     := $(wildcard tests/shim_*.c)
 FAKES     := $(wildcard tests/fake_*.c)
 SHARED    := $(filter-out $(TESTS) $(MAKERS) $(SHIMS) $(FAKES),$(wildcard tests/*.c))
 BENCHES   := $(wildcard tests/bench/*.c)
+TARGETS   := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_SRC  := tests/fuzz/fuzz.c $(if $(filter fuzz,$(CONFIG)),,tests/fuzz/replay.c)
 
 obj        = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 LIB_A     := $(OUT)/libk3load.a
@@ -62,7 +70,9 @@ SHIM_SO   := $(patsubst tests/%.c,$(OUT)/tests/%.so,$(SHIMS))
 FAKE_SO   := $(addprefix $(OUT)/fake/,libcuda.so.1 libamdhip64.so.6 libhiprtc.so.6) \
              $(OUT)/fake_old/libcuda.so.1 $(OUT)/fake_old/libamdhip64.so.6 $(OUT)/fake_bad/libcuda.so.1
 BENCH_BIN := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
-ALL_OBJ   := $(call obj,$(LIB_SRC) $(TOOL_SRC) $(MAIN_SRC) $(TESTS) $(MAKERS) $(SHARED) $(BENCHES))
+FUZZ_BIN  := $(patsubst tests/fuzz/fuzz_%.c,$(OUT)/fuzz/%,$(TARGETS))
+ALL_OBJ   := $(call obj,$(LIB_SRC) $(TOOL_SRC) $(MAIN_SRC) $(TESTS) $(MAKERS) $(SHARED) $(BENCHES) \
+             $(TARGETS) $(FUZZ_SRC))
 
 # Short lines; V=1 shows the commands.
 V ?= 0
@@ -75,7 +85,7 @@ say = @printf '  %-6s %s\n'
 endif
 
 .PHONY: all help tests check demo test test-real test-fault test-gpu tidy sanitize sanitize-thread bench \
-        install uninstall deps clean FORCE
+        fuzz fuzz-run fuzz-afl fuzz-targets install uninstall deps clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 MAKEFLAGS += --no-builtin-rules
@@ -92,6 +102,8 @@ help:
 	@echo 'make tidy        house rules, format, static analysis'
 	@echo 'make sanitize    all tests under AddressSanitizer and UBSan'
 	@echo 'make sanitize-thread   all tests under ThreadSanitizer'
+	@echo 'make fuzz        fuzz targets with libFuzzer (clang); fuzz-afl: with AFL++'
+	@echo 'make fuzz-run    run them, SECONDS=$(SECONDS) in all; tests/README.md says more'
 	@echo 'make bench       benchmarks'
 	@echo 'make install     PREFIX=$(PREFIX) DESTDIR='
 	@echo 'make uninstall   remove what install put there'
@@ -242,12 +254,22 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 
+# A fuzz target with the plain driver, or with libFuzzer's where CONFIG=fuzz.  These look for libraries
+# in lib/ beside bin/ first: tests/fuzz/make_kit.sh puts them there.
+ifeq ($(CONFIG),fuzz)
+FUZZ_LINK := -fsanitize=fuzzer -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../lib'
+endif
+$(OUT)/fuzz/%: $(OUT)/obj/tests/fuzz/fuzz_%.o $(call obj,$(FUZZ_SRC)) $(TOOL_A) $(LIB_A)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(FUZZ_LINK) $^ $(LIBS) -o $@
+
 -include $(ALL_OBJ:.o=.d)
 
 # ---- tests ----
 RUN_ENV = K3=$(abspath $(PROGRAM)) K3_BUILD=$(abspath $(OUT)) K3_SOURCE=$(CURDIR)
 
-tests: all $(TEST_BIN) $(SHIM_SO) $(FAKE_SO)
+tests: all $(TEST_BIN) $(SHIM_SO) $(FAKE_SO) $(FUZZ_BIN)
 
 # Run what is built; the last line is "N passed, N failed".
 check: tests
@@ -273,6 +295,19 @@ sanitize:
 
 sanitize-thread:
 	@TSAN_OPTIONS=exitcode=99:halt_on_error=1 $(MAKE) --no-print-directory CONFIG=tsan check
+
+# Fuzzing: binaries in $(BUILD)/fuzz/fuzz and $(BUILD)/afl/fuzz, what they find below $(BUILD)/fuzz-run.
+SECONDS ?= 160
+fuzz-targets: $(FUZZ_BIN)
+
+fuzz:
+	@$(MAKE) --no-print-directory CONFIG=fuzz CC=clang fuzz-targets
+
+fuzz-run: fuzz
+	@tests/fuzz/run_many.sh $(BUILD)/fuzz-run $(SECONDS)
+
+fuzz-afl:
+	@AFL_QUIET=1 $(MAKE) --no-print-directory CONFIG=afl CC=afl-clang-fast fuzz-targets
 
 tidy:
 	@CC='$(CC)' BUILD='$(BUILD)' tools/scripts/tidy.sh

@@ -14,10 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOT_COUNT_MAX                                                                             \
-    (64u << 20) /* 100 times K3: bounds memory for an absurd config at 1.5 GB                      \
-                 */
-#define FILE_MISSING (UINT32_MAX - 1) /* the index names a file that is not there */
+#define SLOT_COUNT_MAX (4u << 20) /* 8 times K3; an absurd config or plan costs 100 MB at most */
+#define FILE_MISSING   (UINT32_MAX - 1) /* the index names a file that is not there */
 
 static uint64_t rule_slot_count(const struct k3_config *config, const struct k3_rule *rule)
 {

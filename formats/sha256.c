@@ -20,6 +20,8 @@ struct k3_sha256 {
 };
 
 _Static_assert(SHA256_DIGEST_LENGTH == K3_DIGEST_BYTES, "a SHA-256 digest has 32 bytes");
+_Static_assert(SHA256_CBLOCK == K3_SHA256_STEP_BYTES, "a step of SHA-256 takes 64 bytes");
+_Static_assert(sizeof(SHA_LONG) == sizeof(uint32_t), "words and halves of the length have 32 bits");
 
 /* These calls return 1 in every OpenSSL there is; anything else is a broken library. */
 static void must(int ok)
@@ -57,6 +59,25 @@ void k3_sha256_update(struct k3_sha256 *sha, const void *data, size_t bytes)
 void k3_sha256_final(struct k3_sha256 *sha, uint8_t digest[K3_DIGEST_BYTES])
 {
     must(SHA256_Final(digest, &sha->ctx));
+}
+
+bool k3_sha256_borrow(const struct k3_sha256 *sha, uint32_t words[K3_SHA256_WORD_COUNT])
+{
+    if (sha->ctx.num != 0)
+        return false;
+    for (int i = 0; i < K3_SHA256_WORD_COUNT; i++)
+        words[i] = sha->ctx.h[i];
+    return true;
+}
+
+void k3_sha256_give(struct k3_sha256 *sha, const uint32_t words[K3_SHA256_WORD_COUNT], size_t bytes)
+{
+    assert(sha->ctx.num == 0 && bytes % K3_SHA256_STEP_BYTES == 0);
+    for (int i = 0; i < K3_SHA256_WORD_COUNT; i++)
+        sha->ctx.h[i] = words[i];
+    uint64_t bits = ((uint64_t)sha->ctx.Nh << 32 | sha->ctx.Nl) + (uint64_t)bytes * 8;
+    sha->ctx.Nl = (uint32_t)bits;
+    sha->ctx.Nh = (uint32_t)(bits >> 32);
 }
 
 void k3_sha256_of(struct k3_sha256 *sha, const void *data, size_t bytes,

@@ -17,6 +17,15 @@ void k3_sha256_begin(struct k3_sha256 *sha);
 void k3_sha256_update(struct k3_sha256 *sha, const void *data, size_t bytes);
 void k3_sha256_final(struct k3_sha256 *sha, uint8_t digest[K3_DIGEST_BYTES]);
 
+/* For the forms that hash whole steps of 64 bytes themselves: borrow gives the 8 words of the state
+ * of a stream, or false when bytes are pending that do not fill a step; give takes them back after
+ * `bytes` more, a multiple of 64. */
+#define K3_SHA256_WORD_COUNT 8
+#define K3_SHA256_STEP_BYTES 64
+bool k3_sha256_borrow(const struct k3_sha256 *sha, uint32_t words[K3_SHA256_WORD_COUNT]);
+void k3_sha256_give(struct k3_sha256 *sha, const uint32_t words[K3_SHA256_WORD_COUNT],
+                    size_t bytes);
+
 /* begin, update, final. */
 void k3_sha256_of(struct k3_sha256 *sha, const void *data, size_t bytes,
                   uint8_t digest[K3_DIGEST_BYTES]);

@@ -8,12 +8,11 @@
  * for a word of the schedule, so a round constant is added from memory with an embedded broadcast,
  * three-way logic is one instruction, and the last step of a block, the same for all, has no
  * schedule. */
-#include "sha256_constants.h"
+#include "sha256_x86.h"
 
 #if defined(__x86_64__)
 
 #include <assert.h>
-#include <immintrin.h>
 
 #define LANES       K3_AVX512_LANE_COUNT
 #define GROUP_BYTES ((size_t)LANES * K3_BLOCK_BYTES)
@@ -21,29 +20,21 @@
  * of the CPU follow well, and each ends after 64 lines.  A step takes about 0.3 us. */
 #define AHEAD_STEP_COUNT 4
 
-#define FORM   __attribute__((target("avx512f,avx512bw")))
-#define INLINE static inline __attribute__((always_inline)) FORM
+#define INLINE K3_INLINE K3_AVX512
 
-/* So that the compiler does not load all constants before the loop, where they take up a stack of
- * 64-byte slots: it does not know where they are. */
-#define HIDE(pointer) __asm__("" : "+r"(pointer))
-
-#define ADD(a, b)     _mm512_add_epi32(a, b)
-#define ROR(a, count) _mm512_ror_epi32(a, count)
-#define SHR(a, count) _mm512_srli_epi32(a, count)
+#define ADD K3_ADD
+#define ROR K3_ROR
 /* Truth tables of vpternlogd: row a << 2 | b << 1 | c. */
-#define XOR3(a, b, c)     _mm512_ternarylogic_epi32(a, b, c, 0x96)
 #define CHOOSE(e, f, g)   _mm512_ternarylogic_epi32(e, f, g, 0xca)
 #define MAJORITY(a, b, c) _mm512_ternarylogic_epi32(a, b, c, 0xe8)
-#define BROADCAST(word)   _mm512_set1_epi32((int)(word))
 
 /* One round; `added` is schedule word + round constant. The new a is left in h, the new e in d. */
 #define ROUND(a, b, c, d, e, f, g, h, added)                                                       \
     do {                                                                                           \
         (h) = ADD(ADD(h, added), CHOOSE(e, f, g));                                                 \
-        (h) = ADD(h, XOR3(ROR(e, 6), ROR(e, 11), ROR(e, 25)));                                     \
+        (h) = ADD(h, K3_XOR3(ROR(e, 6), ROR(e, 11), ROR(e, 25)));                                  \
         (d) = ADD(d, h);                                                                           \
-        (h) = ADD(h, ADD(XOR3(ROR(a, 2), ROR(a, 13), ROR(a, 22)), MAJORITY(a, b, c)));             \
+        (h) = ADD(h, ADD(K3_XOR3(ROR(a, 2), ROR(a, 13), ROR(a, 22)), MAJORITY(a, b, c)));          \
     } while (0)
 
 #define EIGHT_ROUNDS(ADDED, i)                                                                     \
@@ -58,70 +49,23 @@
         ROUND(b, c, d, e, f, g, h, a, ADDED((i) + 7));                                             \
     } while (0)
 
-/* w[i] becomes the word sixteen rounds later; the words before it have been moved on already. */
-INLINE void next_word(__m512i w[16], int i)
-{
-    __m512i x = w[(i + 1) & 15], y = w[(i + 14) & 15];
-    __m512i s0 = XOR3(ROR(x, 7), ROR(x, 18), SHR(x, 3));
-    __m512i s1 = XOR3(ROR(y, 17), ROR(y, 19), SHR(y, 10));
-    w[i] = ADD(ADD(w[i], w[(i + 9) & 15]), ADD(s0, s1));
-}
-
 INLINE __m512i add_and_next(__m512i w[16], int i, const uint32_t *k)
 {
-    __m512i added = ADD(w[i], BROADCAST(k[i]));
-    next_word(w, i);
+    __m512i added = ADD(w[i], K3_BROADCAST(k[i]));
+    k3_avx512_next_word(w, i);
     return added;
-}
-
-/* Rows become columns: r[i] holds 16 words of lane i, afterwards word i of all lanes. */
-INLINE void transpose(__m512i r[16])
-{
-    __m512i t[16];
-    K3_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    K3_UNROLL
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    K3_UNROLL
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    K3_UNROLL
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
-/* Byte order of the words of a message and of a digest. */
-INLINE __m512i swap_bytes(__m512i v)
-{
-    return _mm512_shuffle_epi8(v,
-                               _mm512_set4_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203));
 }
 
 /* The next 64 bytes of all lanes; `ahead` is where bytes will be wanted later. */
 INLINE void load_words(const uint8_t *at, const uint8_t *ahead, __m512i w[16])
 {
+    __m512i chunks[4][4];
     K3_UNROLL
-    for (int lane = 0; lane < LANES; lane++) {
-        w[lane] = swap_bytes(_mm512_loadu_si512(at + (size_t)lane * K3_BLOCK_BYTES));
-        __builtin_prefetch(ahead + (size_t)lane * K3_BLOCK_BYTES, 0, 2);
-    }
-    transpose(w);
+    for (int g = 0; g < 4; g++)
+        k3_avx512_take_chunks(at, ahead, chunks, g);
+    K3_UNROLL
+    for (int c = 0; c < 4; c++)
+        k3_avx512_turn(chunks[c], w + (size_t)4 * (size_t)c);
 }
 
 #define LOAD_STATE                                                                                 \
@@ -138,10 +82,10 @@ INLINE void add_state(__m512i state[8], const __m512i added[8])
 INLINE void step(__m512i state[8], __m512i w[16])
 {
     const uint32_t *k = k3_sha256_constants.round;
-    HIDE(k);
+    K3_HIDE(k);
     LOAD_STATE;
 #define ADD_AND_NEXT(i) add_and_next(w, i, k)
-#define ADD_ONLY(i)     ADD(w[i], BROADCAST(k[i]))
+#define ADD_ONLY(i)     ADD(w[i], K3_BROADCAST(k[i]))
     for (int group = 0; group < 3; group++, k += 16) {
         EIGHT_ROUNDS(ADD_AND_NEXT, 0);
         EIGHT_ROUNDS(ADD_AND_NEXT, 8);
@@ -154,9 +98,9 @@ INLINE void step(__m512i state[8], __m512i w[16])
 INLINE void padding_step(__m512i state[8])
 {
     const uint32_t *k = k3_sha256_constants.padding;
-    HIDE(k);
+    K3_HIDE(k);
     LOAD_STATE;
-#define CONSTANT(i) BROADCAST(k[i])
+#define CONSTANT(i) K3_BROADCAST(k[i])
     for (int group = 0; group < K3_SHA256_ROUND_COUNT / 8; group++, k += 8)
         EIGHT_ROUNDS(CONSTANT, 0);
     add_state(state, (const __m512i[8]){a, b, c, d, e, f, g, h});
@@ -164,17 +108,24 @@ INLINE void padding_step(__m512i state[8])
 
 INLINE void store_digests(const __m512i state[8], uint8_t *digests)
 {
-    __m512i r[16];
     K3_UNROLL
-    for (int i = 0; i < 16; i++)
-        r[i] = i < 8 ? swap_bytes(state[i]) : _mm512_setzero_si512();
-    transpose(r);
-    for (size_t lane = 0; lane < LANES; lane++)
-        _mm256_storeu_si256((__m256i *)(void *)(digests + lane * K3_DIGEST_BYTES),
-                            _mm512_castsi512_si256(r[lane]));
+    for (int half = 0; half < 2; half++) {
+        __m512i chunks[4];
+        k3_avx512_turn(state + (size_t)4 * (size_t)half, chunks);
+        uint8_t *at = digests + (size_t)16 * (size_t)half;
+        K3_UNROLL
+        for (int g = 0; g < 4; g++) { /* quarter i is of block g + 4i */
+            __m512i v = k3_avx512_swap(chunks[g]);
+            K3_STORE(at, _mm512_castsi512_si128(v));
+            K3_STORE(at + 4 * K3_DIGEST_BYTES, _mm512_extracti32x4_epi32(v, 1));
+            K3_STORE(at + 8 * K3_DIGEST_BYTES, _mm512_extracti32x4_epi32(v, 2));
+            K3_STORE(at + 12 * K3_DIGEST_BYTES, _mm512_extracti32x4_epi32(v, 3));
+            at += K3_DIGEST_BYTES;
+        }
+    }
 }
 
-FORM void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uint8_t *digests)
+K3_AVX512 void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uint8_t *digests)
 {
     assert(block_count % LANES == 0);
     for (; block_count > 0; block_count -= LANES) {
@@ -183,7 +134,7 @@ FORM void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uin
         __m512i state[8], w[16];
         K3_UNROLL
         for (int i = 0; i < 8; i++)
-            state[i] = BROADCAST(k3_sha256_constants.initial[i]);
+            state[i] = K3_BROADCAST(k3_sha256_constants.initial[i]);
         for (size_t at = 0; at < K3_BLOCK_BYTES; at += K3_SHA256_STEP_BYTES) {
             size_t later = at + (size_t)AHEAD_STEP_COUNT * K3_SHA256_STEP_BYTES;
             load_words(blocks + at,

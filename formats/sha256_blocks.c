@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif K3_SHA256_ARMV8_BUILT
+#include <sys/auxv.h>
 #endif
 
 /* FIPS 180-4, 4.2.2 and 5.3.3; padding: the schedule of 0x80, zeros, 32768 bits, plus round[]. */
@@ -45,7 +47,9 @@ const struct k3_sha256_constants k3_sha256_constants = {
 #define FORM_BIT(form) (1u << (form))
 #define KNOWN          FORM_BIT(K3_SHA256_FORM_COUNT) /* set once the CPU was asked; never 0 then */
 
-static atomic_uint runs; /* FORM_BIT of each form that runs here, and KNOWN */
+#define MIXED_PAYS FORM_BIT(K3_SHA256_FORM_COUNT + 1)
+
+static atomic_uint runs; /* FORM_BIT of each form that runs here, KNOWN, MIXED_PAYS */
 static atomic_int forced = K3_SHA256_FORM_COUNT; /* a form, or none */
 
 #if defined(__x86_64__)
@@ -57,6 +61,7 @@ static atomic_int forced = K3_SHA256_FORM_COUNT; /* a form, or none */
 #define EBX7_AVX512F  (1u << 16)
 #define EBX7_SHA      (1u << 29)
 #define EBX7_AVX512BW (1u << 30)
+#define EBX7_AVX512VL (1u << 31)
 #define XCR0_AVX512   0xe6u /* the system keeps XMM, YMM, mask and all ZMM registers */
 
 static uint32_t xcr0(void)
@@ -72,6 +77,16 @@ static bool has(uint32_t flags, uint32_t wanted)
     return (flags & wanted) == wanted;
 }
 
+/* The mixed form pays where the SHA unit begins two rounds in each cycle, as a Zen 4 does; with one
+ * that needs two cycles for them, which is what tables of instructions say of CPUs of Intel, its
+ * rounds alone take 64 cycles a step, no fewer than AVX-512 in all. */
+static bool mixed_pays(void)
+{
+    uint32_t eax, ebx, ecx, edx;
+    return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == 0x68747541u && edx == 0x69746e65u &&
+           ecx == 0x444d4163u; /* AuthenticAMD */
+}
+
 static unsigned cpu_forms(void)
 {
     uint32_t eax, ebx, ecx, edx, ebx7, ecx7;
@@ -82,15 +97,27 @@ static unsigned cpu_forms(void)
     if (has(ebx7, EBX7_SHA) && has(ecx, ECX1_SSSE3 | ECX1_SSE41))
         forms |= FORM_BIT(K3_SHA256_SHANI);
     if (has(ebx7, EBX7_AVX512F | EBX7_AVX512BW) && has(ecx, ECX1_OSXSAVE) &&
-        has(xcr0(), XCR0_AVX512))
+        has(xcr0(), XCR0_AVX512)) {
         forms |= FORM_BIT(K3_SHA256_AVX512);
+        if (has(ebx7, EBX7_AVX512VL) && (forms & FORM_BIT(K3_SHA256_SHANI)))
+            forms |= FORM_BIT(K3_SHA256_AVX512_SHA);
+    }
     return forms;
 }
 
 #else
 
+static bool mixed_pays(void)
+{
+    return false;
+}
+
 static unsigned cpu_forms(void)
 {
+#if K3_SHA256_ARMV8_BUILT
+    if (getauxval(AT_HWCAP) & HWCAP_SHA2)
+        return FORM_BIT(K3_SHA256_ARMV8);
+#endif
     return 0;
 }
 
@@ -101,6 +128,8 @@ static unsigned known_forms(void)
     unsigned forms = atomic_load_explicit(&runs, memory_order_relaxed);
     if (forms == 0) {
         forms = cpu_forms() | FORM_BIT(K3_SHA256_LIBCRYPTO) | KNOWN;
+        if (mixed_pays())
+            forms |= MIXED_PAYS;
         atomic_store_explicit(&runs, forms, memory_order_relaxed);
     }
     return forms;
@@ -114,8 +143,10 @@ bool k3_sha256_form_runs(enum k3_sha256_form form)
 const char *k3_sha256_form_name(enum k3_sha256_form form)
 {
     static const char *const name[K3_SHA256_FORM_COUNT] = {
+        [K3_SHA256_AVX512_SHA] = "AVX-512 with SHA-NI",
         [K3_SHA256_AVX512] = "AVX-512",
         [K3_SHA256_SHANI] = "SHA-NI",
+        [K3_SHA256_ARMV8] = "ARMv8 SHA2",
         [K3_SHA256_LIBCRYPTO] = "libcrypto",
     };
     assert(form >= 0 && form < K3_SHA256_FORM_COUNT);
@@ -132,7 +163,8 @@ enum k3_sha256_form k3_sha256_form(void)
 {
     int form = atomic_load_explicit(&forced, memory_order_relaxed);
     if (form == K3_SHA256_FORM_COUNT)
-        for (form = 0; !k3_sha256_form_runs((enum k3_sha256_form)form);)
+        for (form = known_forms() & MIXED_PAYS ? K3_SHA256_AVX512_SHA : K3_SHA256_AVX512;
+             !k3_sha256_form_runs((enum k3_sha256_form)form);)
             form++; /* libcrypto, the last, always runs */
     return (enum k3_sha256_form)form;
 }
@@ -143,9 +175,12 @@ void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_co
     const uint8_t *at = blocks;
 #if defined(__x86_64__)
     enum k3_sha256_form form = k3_sha256_form();
-    if (form == K3_SHA256_AVX512) {
+    if (form == K3_SHA256_AVX512_SHA || form == K3_SHA256_AVX512) {
         size_t whole_count = block_count - block_count % K3_AVX512_LANE_COUNT;
-        k3_sha256_blocks_avx512(at, whole_count, digests);
+        if (form == K3_SHA256_AVX512)
+            k3_sha256_blocks_avx512(at, whole_count, digests);
+        else
+            k3_sha256_blocks_avx512_sha(at, whole_count, digests);
         at += whole_count * K3_BLOCK_BYTES;
         digests += whole_count * K3_DIGEST_BYTES;
         block_count -= whole_count;
@@ -156,10 +191,35 @@ void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_co
         k3_sha256_blocks_shani(at, block_count, digests);
         return;
     }
+#elif K3_SHA256_ARMV8_BUILT
+    if (k3_sha256_form() == K3_SHA256_ARMV8) {
+        k3_sha256_blocks_armv8(at, block_count, digests);
+        return;
+    }
 #endif
     for (; block_count > 0; block_count--) {
         k3_sha256_of(sha, at, K3_BLOCK_BYTES, digests);
         at += K3_BLOCK_BYTES;
         digests += K3_DIGEST_BYTES;
     }
+}
+
+void k3_sha256_blocks_and_stream(struct k3_sha256 *sha, struct k3_sha256 *flat, const void *blocks,
+                                 size_t block_count, uint8_t *digests)
+{
+    assert(sha != flat);
+#if defined(__x86_64__)
+    /* A stream of its own is what takes the time, whatever form takes the blocks: so the blocks go
+     * beside it in the SHA unit, also where AVX-512 would be faster on blocks alone. */
+    uint32_t words[K3_SHA256_WORD_COUNT];
+    int form = atomic_load_explicit(&forced, memory_order_relaxed);
+    if ((form == K3_SHA256_SHANI || form == K3_SHA256_FORM_COUNT) &&
+        k3_sha256_form_runs(K3_SHA256_SHANI) && k3_sha256_borrow(flat, words)) {
+        k3_sha256_pair_shani(words, blocks, block_count, digests);
+        k3_sha256_give(flat, words, block_count * K3_BLOCK_BYTES);
+        return;
+    }
+#endif
+    k3_sha256_update(flat, blocks, block_count * K3_BLOCK_BYTES);
+    k3_sha256_blocks(sha, blocks, block_count, digests);
 }

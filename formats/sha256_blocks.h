@@ -9,11 +9,20 @@
 void k3_sha256_blocks(struct k3_sha256 *sha, const void *blocks, size_t block_count,
                       uint8_t *digests);
 
-/* In the order of choice: the first that this CPU runs.  AVX-512 takes sixteen blocks at once;
- * fewer go to SHA-NI, which takes two, or to libcrypto, which always runs. */
+/* The same, and the blocks as the next bytes of the stream flat, which is another one than sha:
+ * exactly what k3_sha256_update makes of them.  With SHA-NI both cost together about what the
+ * stream costs alone. */
+void k3_sha256_blocks_and_stream(struct k3_sha256 *sha, struct k3_sha256 *flat, const void *blocks,
+                                 size_t block_count, uint8_t *digests);
+
+/* In the order of choice: the first that this CPU runs.  The AVX-512 forms take sixteen blocks at
+ * once; fewer go to SHA-NI, which takes two, or to libcrypto, which always runs.  There is no AVX2
+ * form: CPUs that have it and neither of the above are old, and libcrypto serves them. */
 enum k3_sha256_form {
+    K3_SHA256_AVX512_SHA, /* chosen on CPUs of AMD only, see sha256_blocks.c */
     K3_SHA256_AVX512,
     K3_SHA256_SHANI,
+    K3_SHA256_ARMV8, /* SHA instructions of ARMv8, two blocks at once */
     K3_SHA256_LIBCRYPTO,
     K3_SHA256_FORM_COUNT
 };

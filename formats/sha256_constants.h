@@ -3,11 +3,9 @@
 #ifndef K3_SHA256_CONSTANTS_H
 #define K3_SHA256_CONSTANTS_H
 
-#include "bytes.h"
+#include "sha256.h"
 
-#define K3_SHA256_WORD_COUNT  8  /* words of a state */
 #define K3_SHA256_ROUND_COUNT 64 /* rounds of a step, one constant each */
-#define K3_SHA256_STEP_BYTES  64 /* message bytes that one run of the rounds takes in */
 #define K3_SHA256_STEP_COUNT  (K3_BLOCK_BYTES / K3_SHA256_STEP_BYTES)
 
 struct k3_sha256_constants {
@@ -21,8 +19,6 @@ struct k3_sha256_constants {
 /* Hidden: within a shared library it is read without a way through the offset table. */
 extern const struct k3_sha256_constants k3_sha256_constants __attribute__((visibility("hidden")));
 
-#if defined(__x86_64__)
-
 /* Unroll the loop that follows: without it -O2 leaves arrays of registers in memory.  clang unrolls
  * to a given count only after it has decided what goes to memory, and all of a loop before. */
 #if defined(__clang__)
@@ -31,15 +27,36 @@ extern const struct k3_sha256_constants k3_sha256_constants __attribute__((visib
 #define K3_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+#if defined(__x86_64__)
+
 #define K3_AVX512_LANE_COUNT 16 /* blocks at once: one in each 32-bit lane of a register */
 
 /* SHA-256 of block_count blocks; block_count is a multiple of K3_AVX512_LANE_COUNT.  Needs
  * AVX512F, AVX512BW. */
 void k3_sha256_blocks_avx512(const uint8_t *blocks, size_t block_count, uint8_t *digests);
 
+/* The same; needs AVX512F, AVX512BW, AVX512VL, SHA, SSSE3, SSE4.1. */
+void k3_sha256_blocks_avx512_sha(const uint8_t *blocks, size_t block_count, uint8_t *digests);
+
 /* SHA-256 of any count of blocks.  Needs SHA, SSSE3, SSE4.1. */
 void k3_sha256_blocks_shani(const uint8_t *blocks, size_t block_count, uint8_t *digests);
 
+/* The same, and the blocks one after another into a flat stream of which words are the state.
+ * Needs the same. */
+void k3_sha256_pair_shani(uint32_t *words, const uint8_t *blocks, size_t block_count,
+                          uint8_t *digests);
+
+#endif
+
+/* clang has the intrinsics only where the whole file may use them. */
+#if defined(__AARCH64EL__) && (!defined(__clang__) || defined(__ARM_FEATURE_SHA2))
+#define K3_SHA256_ARMV8_BUILT 1
+
+/* SHA-256 of any count of blocks.  Needs HWCAP_SHA2. */
+void k3_sha256_blocks_armv8(const uint8_t *blocks, size_t block_count, uint8_t *digests);
+
+#else
+#define K3_SHA256_ARMV8_BUILT 0
 #endif
 
 #endif

@@ -8,9 +8,15 @@
 
 #include "hf_index.h"
 #include "manifest.h"
+#include "plan.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* An entry of a header has some 60 bytes beside the name, one of the index at most 300 with its
+ * white space: 8 times is beyond any writer, and the floor leaves room for small ones. */
+#define INDEX_PER_HEADER 8u
+#define INDEX_FLOOR      (16ull << 20)
 
 static const char first_line[] = "k3-source-headers 0\n";
 
@@ -24,6 +30,32 @@ void k3_source_headers_line(const char *name, uint64_t bytes, struct k3_text *ou
     k3_text_putf(out, "%s %llu\n", name, (unsigned long long)bytes);
 }
 
+uint64_t k3_source_headers_index_max(uint64_t header_bytes)
+{
+    if (header_bytes >= (K3_INDEX_BYTES_MAX - INDEX_FLOOR) / INDEX_PER_HEADER)
+        return K3_INDEX_BYTES_MAX;
+    return INDEX_FLOOR + header_bytes * INDEX_PER_HEADER;
+}
+
+int k3_source_headers_bytes(const struct k3_plan *plan, uint64_t config_bytes, uint64_t index_bytes,
+                            uint64_t *total, struct k3_err *err)
+{
+    struct k3_text lines;
+    k3_text_init(&lines);
+    k3_source_headers_begin(&lines);
+    k3_source_headers_line(K3_CONFIG_NAME, config_bytes, &lines);
+    k3_source_headers_line(K3_INDEX_NAME, index_bytes, &lines);
+    uint64_t sum = config_bytes + index_bytes + 2;
+    for (uint32_t i = 0; i < plan->source_count; i++) {
+        k3_source_headers_line(plan->sources[i].name, plan->sources[i].header_bytes, &lines);
+        sum += plan->sources[i].header_bytes + 1;
+    }
+    int rc = k3_text_check(&lines, err);
+    *total = sum + lines.bytes;
+    k3_text_fini(&lines);
+    return rc;
+}
+
 /* Parse "NAME BYTES\n" at *at; the name is copied. */
 static int read_line(const char *file, const char *content, size_t bytes, size_t *at,
                      struct k3_header_entry *entry, struct k3_err *err)
@@ -31,7 +63,9 @@ static int read_line(const char *file, const char *content, size_t bytes, size_t
     const char *line = content + *at;
     const char *end = memchr(line, '\n', bytes - *at);
     const char *space = end ? memchr(line, ' ', (size_t)(end - line)) : NULL;
-    if (!space || (size_t)(space - line) > K3_NAME_BYTES_MAX || end - space < 2 || end - space > 16)
+    /* A name is what stands before the blank, whole: a NUL in it would hide the rest. */
+    if (!space || memchr(line, 0, (size_t)(end - line)) ||
+        (size_t)(space - line) > K3_NAME_BYTES_MAX || end - space < 2 || end - space > 16)
         return k3_fail_at(err, K3_EFORMAT, file, (int64_t)*at,
                           "%s: content at byte %zu: a line NAME BYTES was expected", file, *at);
     uint64_t value = 0;

@@ -230,27 +230,60 @@ static uint8_t *next_unit(struct k3_tree *tree)
     return tree->units + K3_DIGEST_BYTES * tree->unit_count++;
 }
 
-/* Whole blocks, no more than the unit that is being read has left. */
-static void add_blocks(struct k3_tree *tree, const uint8_t *blocks, size_t block_count)
+/* Blocks of the file; flat, when there is one, takes them too. */
+static void hash_blocks(struct k3_tree *tree, struct k3_sha256 *flat, const uint8_t *blocks,
+                        size_t block_count, uint8_t *digests)
 {
-    node_add_blocks(tree->sha, &tree->node, blocks, block_count);
-    if (tree->node.count == K3_UNIT_BLOCK_COUNT)
-        node_close(tree->sha, &tree->node, next_unit(tree));
+    if (flat)
+        k3_sha256_blocks_and_stream(tree->sha, flat, blocks, block_count, digests);
+    else
+        k3_sha256_blocks(tree->sha, blocks, block_count, digests);
+}
+
+/* Whole blocks, no more than the unit that is being read has left. */
+static void add_blocks(struct k3_tree *tree, struct k3_sha256 *flat, const uint8_t *blocks,
+                       size_t block_count)
+{
+    struct node *node = &tree->node;
+    assert(block_count <= K3_UNIT_BLOCK_COUNT - node->count);
+    hash_blocks(tree, flat, blocks, block_count, node_slot(node));
+    node->count += (uint32_t)block_count;
+    if (node->count == K3_UNIT_BLOCK_COUNT)
+        node_close(tree->sha, node, next_unit(tree));
 }
 
 /* Up to BATCH_COUNT whole units at once, their hash blocks too; how many it were. */
-static size_t add_units(struct k3_tree *tree, const uint8_t *units, size_t unit_count)
+static size_t add_units(struct k3_tree *tree, struct k3_sha256 *flat, const uint8_t *units,
+                        size_t unit_count)
 {
     size_t count = unit_count < BATCH_COUNT ? unit_count : BATCH_COUNT;
     assert(count <= tree->unit_cap - tree->unit_count);
-    k3_sha256_blocks(tree->sha, units, count * K3_UNIT_BLOCK_COUNT, *tree->batch);
-    k3_sha256_blocks(tree->sha, tree->batch, count,
+    hash_blocks(tree, flat, units, count * K3_UNIT_BLOCK_COUNT, *tree->batch);
+    k3_sha256_blocks(tree->sha, *tree->batch, count,
                      tree->units + K3_DIGEST_BYTES * tree->unit_count);
     tree->unit_count += count;
     return count;
 }
 
-int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct k3_err *err)
+/* Bytes that begin, fill or end in the pending block; how many it were. */
+static size_t add_pending(struct k3_tree *tree, struct k3_sha256 *flat, const uint8_t *data,
+                          size_t bytes)
+{
+    size_t room_bytes = K3_BLOCK_BYTES - tree->block_bytes;
+    size_t count = bytes < room_bytes ? bytes : room_bytes;
+    if (flat)
+        k3_sha256_update(flat, data, count);
+    memcpy(tree->block + tree->block_bytes, data, count);
+    tree->block_bytes += (uint32_t)count;
+    if (tree->block_bytes == K3_BLOCK_BYTES) {
+        add_blocks(tree, NULL, tree->block, 1);
+        tree->block_bytes = 0;
+    }
+    return count;
+}
+
+int k3_tree_update_sha(struct k3_tree *tree, struct k3_sha256 *sha, const void *data, size_t bytes,
+                       struct k3_err *err)
 {
     assert(!tree->finished);
     int rc = reserve_units(tree, bytes, err);
@@ -261,27 +294,25 @@ int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct 
     while (bytes > 0) {
         size_t piece_bytes;
         if (tree->block_bytes > 0 || bytes < K3_BLOCK_BYTES) {
-            size_t room_bytes = K3_BLOCK_BYTES - tree->block_bytes;
-            piece_bytes = bytes < room_bytes ? bytes : room_bytes;
-            memcpy(tree->block + tree->block_bytes, at, piece_bytes);
-            tree->block_bytes += (uint32_t)piece_bytes;
-            if (tree->block_bytes == K3_BLOCK_BYTES) {
-                add_blocks(tree, tree->block, 1);
-                tree->block_bytes = 0;
-            }
+            piece_bytes = add_pending(tree, sha, at, bytes);
         } else if (tree->node.count == 0 && bytes >= K3_UNIT_BYTES) {
-            piece_bytes = add_units(tree, at, bytes / K3_UNIT_BYTES) * K3_UNIT_BYTES;
+            piece_bytes = add_units(tree, sha, at, bytes / K3_UNIT_BYTES) * K3_UNIT_BYTES;
         } else {
             size_t room_count = K3_UNIT_BLOCK_COUNT - tree->node.count;
             size_t whole_count = bytes / K3_BLOCK_BYTES;
             size_t count = whole_count < room_count ? whole_count : room_count;
             piece_bytes = count * K3_BLOCK_BYTES;
-            add_blocks(tree, at, count);
+            add_blocks(tree, sha, at, count);
         }
         at += piece_bytes;
         bytes -= piece_bytes;
     }
     return 0;
+}
+
+int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct k3_err *err)
+{
+    return k3_tree_update_sha(tree, NULL, data, bytes, err);
 }
 
 void k3_tree_final(struct k3_tree *tree, uint8_t digest[K3_DIGEST_BYTES])

@@ -23,6 +23,10 @@ int k3_tree_open(struct k3_tree **out, struct k3_err *err); /* Fails: K3_ENOMEM,
 void k3_tree_close(struct k3_tree *tree);
 /* Add bytes in file order, in pieces of any size.  Fails: K3_ENOMEM. */
 int k3_tree_update(struct k3_tree *tree, const void *data, size_t bytes, struct k3_err *err);
+/* The same, and the same bytes into a stream of plain SHA-256, in one pass where the CPU has SHA
+ * instructions.  When it fails, neither has taken any byte. */
+int k3_tree_update_sha(struct k3_tree *tree, struct k3_sha256 *sha, const void *data, size_t bytes,
+                       struct k3_err *err);
 /* The file digest; the unit digests (borrowed until the next begin or close) and their count. */
 void k3_tree_final(struct k3_tree *tree, uint8_t digest[K3_DIGEST_BYTES]);
 const uint8_t *k3_tree_units(const struct k3_tree *tree, uint64_t *unit_count);

@@ -18,6 +18,8 @@
 #define ZST_LEVEL         6
 #define ZST_MAGIC_BYTES   4u
 #define ZST_CHECKSUM_FLAG 4u /* RFC 8878 3.1.1.1.1: bit 2 of the byte behind the magic */
+#define ZST_BLOCK_MIN     4u /* RFC 8878 3.1.1.2: a header of 3 bytes, one of content at least */
+#define ZST_BLOCK_CONTENT (UINT64_C(128) << 10) /* at most that from one block, by 3.1.1.2.4 */
 
 struct k3_zst_out {
     ZSTD_CCtx *ctx;
@@ -154,6 +156,12 @@ static int check_frame(const char *file, const void *frame, size_t bytes,
                           " bytes of content, found %llu declared; restore "
                           "the file",
                           file, content_bytes_max, declared);
+    /* Before room is made for it: a few bytes may declare any size. */
+    if (declared > bytes / ZST_BLOCK_MIN * ZST_BLOCK_CONTENT)
+        return k3_fail_at(err, K3_ECORRUPT, file, 0,
+                          "%s: wanted a frame that can hold the content it declares, found %zu "
+                          "bytes for %llu; restore the file",
+                          file, bytes, declared);
     size_t frame_bytes = ZSTD_findFrameCompressedSize(frame, bytes);
     if (ZSTD_isError(frame_bytes))
         return k3_fail_at(

@@ -97,7 +97,7 @@ struct k3_load_rank_report {
 };
 
 /* Manifest, units files, part headers (all checked), memory, route.
- * io "auto": parts that timed sample reads find in memory come by pread through the page cache;
+ * io "auto": parts that sample reads find in memory come by pread through the page cache;
  * others past it by io_uring, else by threads, else through it; what was refused is a line of the
  * report.  "pread": threads, past the cache or through it by the same sample.  "uring": io_uring
  * past the cache, or K3_EUNSUPPORTED.  Fails: K3_EIO, K3_ECORRUPT (exit 3), K3_EUNSUPPORTED (a

@@ -57,8 +57,7 @@ static int add_rank(struct k3_load *load, uint32_t rank, struct k3_err *err)
 {
     const struct k3_manifest_rank *row = k3_set_rank(load->set, rank);
     if (!row)
-        return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", rank,
-                       load->set->manifest.rank_count);
+        return k3_set_fail_rank(load->set, rank, err);
     for (uint32_t i = 0; i < load->rank_count; i++)
         if (load->ranks[i].row == row)
             return k3_fail(err, K3_EUSAGE, "rank %u is listed twice", rank);

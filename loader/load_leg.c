@@ -32,7 +32,8 @@ static void choose_sizes(struct k3_load_leg *leg)
     if (has_slots) {
         uint64_t cap = K3_LOAD_SLOT_COUNT_MAX;
         leg->slots.count = (uint32_t)(count < 2 ? 2 : count > cap ? cap : count);
-        leg->depth = leg->slots.count / 2; /* the others are being copied from */
+        /* The others are being copied from. */
+        leg->depth = leg->slots.count * 3 / 4;
         leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;

@@ -9,16 +9,18 @@
 
 #include "io_direct.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-/* Timed reads that tell memory from drives: 32 of 128 KiB see a set that is hot or cold for the
- * most part, and cost a few milliseconds. */
+/* Reads that tell memory from drives: 32 of 128 KiB see a set that is hot or cold for the most
+ * part, and cost a few milliseconds at most. */
 #define SAMPLE_COUNT 32u
 #define SAMPLE_BYTES ((size_t)128 << 10)
-/* Faster than this it came from memory: page caches copy at 5 GB/s and more, while one read alone
- * (nothing else in flight) gets less than 2 from any drive. */
+/* Where only the clock can tell: faster than this it came from memory.  Page caches copy at 5 GB/s
+ * and more, while one read alone (nothing else in flight) gets less than 2 from any drive. */
 #define HOT_BYTES_PER_SECOND 3e9
 /* Registering locks memory and faults it in before the first read: up to this it takes
  * milliseconds, beyond it the drives would wait for it. */
@@ -57,9 +59,23 @@ static void note(struct k3_load *load, const char *what, const struct k3_err *wh
 
 /* ---- hot or cold ---- */
 
-/* A read of a place, any of the whole load, by its number; the seconds it took.  Parts were opened
+/* Does a read get all its bytes at the speed of memory? */
+static bool is_fast(const struct k3_load *load, int fd, uint64_t offset)
+{
+    double begin_seconds = k3_load_now();
+    ssize_t n = pread(fd, load->legs[0].bounce, SAMPLE_BYTES, (off_t)offset);
+    double seconds = k3_load_now() - begin_seconds;
+    bool fast = seconds <= (double)SAMPLE_BYTES / HOT_BYTES_PER_SECOND;
+    /* What came from the drive leaves the cache again: it is left as it was found. */
+    if (!fast)
+        k3_file_drop(fd, offset, SAMPLE_BYTES);
+    return fast && n == (ssize_t)SAMPLE_BYTES;
+}
+
+/* Is a place, any of the whole load by its number, in memory?  A read that must not wait says so,
+ * without a drive; file systems that know no such read are asked by the clock.  Parts were opened
  * without read-ahead. */
-static double sample_seconds(const struct k3_load *load, uint32_t number, bool *was_read)
+static bool is_hot_place(const struct k3_load *load, uint32_t number)
 {
     /* Multiples of the golden ratio are spread evenly, and are the same in each run. */
     uint64_t spread = (uint64_t)(number + 1) * 0x9e3779b97f4a7c15u;
@@ -69,18 +85,15 @@ static double sample_seconds(const struct k3_load *load, uint32_t number, bool *
     while (unit >= part->unit_count)
         unit -= part++->unit_count;
     uint64_t offset = part->entry->data_offset + unit * K3_UNIT_BYTES + inside;
-    double begin_seconds = k3_load_now();
-    ssize_t n = pread(part->fd, load->legs[0].bounce, SAMPLE_BYTES, (off_t)offset);
-    double seconds = k3_load_now() - begin_seconds;
-    *was_read = n == (ssize_t)SAMPLE_BYTES;
-    /* What came from the drive leaves the cache again: it is left as it was found. */
-    if (seconds > (double)SAMPLE_BYTES / HOT_BYTES_PER_SECOND)
-        k3_file_drop(part->fd, offset, SAMPLE_BYTES);
-    return seconds;
+    struct iovec target = {load->legs[0].bounce, SAMPLE_BYTES};
+    ssize_t n = preadv2(part->fd, &target, 1, (off_t)offset, RWF_NOWAIT);
+    if (n >= 0 || errno == EAGAIN)
+        return n == (ssize_t)SAMPLE_BYTES;
+    return is_fast(load, part->fd, offset);
 }
 
-/* Do most of the samples come at the speed of memory?  mincore(2) would not tell: it shows every
- * page as there to those who do not own the file. */
+/* Are most of the samples in memory?  mincore(2) would not tell: it shows every page as there to
+ * those who do not own the file. */
 static bool is_hot(const struct k3_load *load)
 {
     uint32_t hot_count = 0, cold_count = 0;
@@ -88,9 +101,7 @@ static bool is_hot(const struct k3_load *load)
         return true;
     memset(load->legs[0].bounce, 0, SAMPLE_BYTES); /* not the page faults of the buffer */
     for (uint32_t i = 0; i < SAMPLE_COUNT; i++) {
-        bool was_read;
-        double seconds = sample_seconds(load, i, &was_read);
-        if (was_read && seconds <= (double)SAMPLE_BYTES / HOT_BYTES_PER_SECOND)
+        if (is_hot_place(load, i))
             hot_count++;
         else
             cold_count++;
@@ -209,7 +220,7 @@ static bool wants_direct(struct k3_load *load, bool is_auto)
         return true;
     if (is_auto) {
         k3_fail(&why, K3_EUNSUPPORTED,
-                "timed sample reads found the parts in memory, where direct reads are slower");
+                "sample reads found the parts in memory, where direct reads are slower");
         note(load, "pread through the page cache is used", &why);
     }
     return false;

@@ -4,8 +4,8 @@
  * Errors: K3_EIO for a path that is not there; K3_ECORRUPT for a set that is not whole or not what
  * its manifest says; those of the decoders.
  * Invariants: nothing of a file is believed before its digest was found right (the manifest: its
- * own digest); the ranks and parts of an open set are those of its layout, its images have the
- * sizes that the rules give. */
+ * own digest); the ranks and parts of an open set are of its layout, each rank whole, its images
+ * have the sizes that the rules give. */
 #include "set.h"
 #include "doc.h"
 #include "plan.h"
@@ -97,6 +97,25 @@ static int read_manifest(struct k3_set *set, struct k3_err *err)
 
 /* ---- the plan in the manifest ---- */
 
+/* Its sources are files of the plan, both sorted by name; a set of all ranks has all of them. */
+static int check_sources(const struct k3_set *set, struct k3_err *err)
+{
+    const struct k3_manifest *manifest = &set->manifest;
+    bool same = k3_set_is_partial(set) || manifest->source_count == set->plan->source_count;
+    for (uint32_t i = 0, f = 0; same && i < manifest->source_count; i++, f++) {
+        while (f < set->plan->source_count &&
+               strcmp(set->plan->sources[f].name, manifest->sources[i].name) < 0)
+            f++;
+        same = f < set->plan->source_count &&
+               !strcmp(set->plan->sources[f].name, manifest->sources[i].name) &&
+               set->plan->sources[f].bytes == manifest->sources[i].bytes;
+    }
+    if (!same)
+        return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                          "%s: its sources are not the files of its plan", K3_MANIFEST_NAME);
+    return 0;
+}
+
 static int decode_plan(struct k3_set *set, struct k3_err *err)
 {
     const struct k3_manifest *manifest = &set->manifest;
@@ -107,18 +126,9 @@ static int decode_plan(struct k3_set *set, struct k3_err *err)
         return k3_fail_at(err, rc, K3_MANIFEST_NAME, -1, "%s: %s", K3_MANIFEST_NAME, inner.text);
     set->config = set->plan->config;
     set->layout = set->plan->layout;
-    if (manifest->rank_count != k3_layout_world(&set->layout))
-        return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
-                          "%s: lists %u ranks, its layout has %u", K3_MANIFEST_NAME,
-                          manifest->rank_count, k3_layout_world(&set->layout));
-    bool same = manifest->source_count == set->plan->source_count;
-    for (uint32_t i = 0; same && i < manifest->source_count; i++)
-        same = !strcmp(manifest->sources[i].name, set->plan->sources[i].name) &&
-               manifest->sources[i].bytes == set->plan->sources[i].bytes;
-    if (!same)
-        return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
-                          "%s: its sources are not the files of its plan", K3_MANIFEST_NAME);
-    return 0;
+    for (uint32_t i = 0; i < manifest->rank_count; i++) /* below the limit: decoded */
+        k3_ranks_add(&set->ranks, manifest->ranks[i].rank);
+    return check_sources(set, err);
 }
 
 /* Part numbers and image size of a rank are those that layout and rules give. */
@@ -303,6 +313,32 @@ const struct k3_manifest_rank *k3_set_rank(const struct k3_set *set, uint32_t ra
         else
             high = mid;
     }
+    return NULL;
+}
+
+bool k3_set_is_partial(const struct k3_set *set)
+{
+    return set->manifest.rank_count < k3_layout_world(&set->layout);
+}
+
+int k3_set_fail_rank(const struct k3_set *set, uint32_t rank, struct k3_err *err)
+{
+    char shown[K3_RANKS_SHOWN_BYTES];
+    if (!k3_set_is_partial(set))
+        return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", rank,
+                       set->manifest.rank_count);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "rank %u is not in this set: it holds rank%s %s of a layout of %u", rank,
+                   set->ranks.count == 1 ? "" : "s", k3_ranks_shown(&set->ranks, shown),
+                   k3_layout_world(&set->layout));
+}
+
+const struct k3_file_entry *k3_set_source(const struct k3_set *set, const char *name)
+{
+    const struct k3_manifest *manifest = &set->manifest;
+    for (uint32_t i = 0; i < manifest->source_count; i++)
+        if (!strcmp(manifest->sources[i].name, name))
+            return &manifest->sources[i];
     return NULL;
 }
 

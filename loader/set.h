@@ -6,6 +6,7 @@
 #include "fs.h"
 #include "manifest.h"
 #include "part.h"
+#include "ranks.h"
 #include "st.h"
 
 #define K3_SET_DIR_COUNT_MAX 64u /* --out directories; more drives than any server has */
@@ -17,6 +18,7 @@ struct k3_set {
         *plan; /* from the manifest: of no tensor where it lies in the checkpoint; owned */
     struct k3_config config; /* of the plan */
     struct k3_layout layout; /* of the plan */
+    struct k3_ranks ranks;   /* those that the manifest lists: all of the layout, or some */
     uint32_t dir_count;
     uint32_t manifest_dir;  /* index in dirs of the one that holds the manifest: the first --out */
     uint32_t *dir_of_place; /* dirs index for (P + R) mod count; owned */
@@ -31,6 +33,14 @@ void k3_set_close(struct k3_set *set);
 
 /* Manifest row of a rank; NULL where the set has none. */
 const struct k3_manifest_rank *k3_set_rank(const struct k3_set *set, uint32_t rank);
+
+/* Is it a set of some ranks of its layout only? */
+bool k3_set_is_partial(const struct k3_set *set);
+/* K3_EUNSUPPORTED: rank is not one that the set lists; says which are. */
+int k3_set_fail_rank(const struct k3_set *set, uint32_t rank, struct k3_err *err);
+
+/* Manifest entry of a source file; NULL where none is listed. */
+const struct k3_file_entry *k3_set_source(const struct k3_set *set, const char *name);
 
 /* Directory a part lies in. */
 const struct k3_dir *k3_set_part_dir(const struct k3_set *set, uint32_t rank, uint32_t part);

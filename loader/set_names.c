@@ -80,8 +80,7 @@ int k3_set_ranks(const struct k3_set *set, const char *list, uint32_t **ranks, u
         if (!wanted[rank])
             continue;
         if (!k3_set_rank(set, rank)) {
-            rc = k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", rank,
-                         set->manifest.rank_count);
+            rc = k3_set_fail_rank(set, rank, err);
             goto out;
         }
         found[found_count++] = rank;

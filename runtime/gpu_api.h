@@ -23,7 +23,7 @@ struct k3_gpu_function;
 #define K3_GPU_OUT_OF_MEMORY   2   /* both */
 #define K3_GPU_NOT_READY       600 /* both */
 #define K3_GPU_STREAM_PARALLEL 1u  /* stream flag: not ordered with the default stream; both */
-#define K3_GPU_EVENT_PLAIN     2u  /* event flag: no timing; both */
+#define K3_GPU_EVENT_SLEEPS    3u  /* event flags: no timing, and who waits sleeps; both */
 
 struct k3_gpu_api {
     enum k3_gpu_kind kind;

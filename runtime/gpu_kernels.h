@@ -7,7 +7,7 @@
 
 #define K3_UNIT_CHECK_NAME "k3_check_units"
 #ifndef K3_GROUP_UNITS
-#define K3_GROUP_UNITS 1u /* units of a group of threads; shared with unit_check.cu */
+#define K3_GROUP_UNITS 2u /* units of a group of threads; shared with unit_check.cu */
 #endif
 #define K3_UNIT_CHECK_THREADS (128u * K3_GROUP_UNITS)
 

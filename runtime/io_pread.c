@@ -1,7 +1,7 @@
 /* Purpose: the io engine that runs everywhere: threads that pread(2) in the order of submission,
  * through the page cache or past it.
- * Owns: its threads, the queue of reads and the queue of completions, the file descriptors of
- * direct reads; those that were added are borrowed.
+ * Owns: its threads, the queues of reads and of completions, the file descriptors of direct reads;
+ * those that were added are borrowed.
  * Threads: one thread drives an open engine; its own threads touch only the queues (under the
  * lock) and the targets of reads that are in flight.
  * Errors: open: K3_ENOMEM, K3_EIO (no thread); add_file: K3_EUNSUPPORTED.  A failed read is a
@@ -9,7 +9,7 @@
  * <= depth, so both queues fit without growing; a read is continued until all bytes came, the file
  * ended or the system refused; close drops what waits and waits for what runs, so nothing is
  * written to a target afterwards. */
-#include "io_direct.h"
+#include "io_done.h"
 #include "workers.h"
 
 #include <errno.h>
@@ -26,16 +26,13 @@
 
 struct k3_io {
     pthread_mutex_t lock;
-    pthread_cond_t has_work;  /* a read waits, or the engine closes */
-    pthread_cond_t has_done;  /* a completion waits */
-    struct k3_io_way *jobs;   /* ring of `depth` reads that wait */
-    struct k3_io_done *done;  /* ring of `depth` completions */
+    pthread_cond_t has_work; /* a read waits, or the engine closes */
+    struct k3_io_way *jobs;  /* ring of `depth` reads that wait */
+    struct k3_io_dones dones;
     struct k3_io_files files; /* only the driving thread looks: a waiting read carries its own */
     pthread_t *threads;
     uint32_t depth;
     uint32_t job_begin, job_count;
-    uint32_t done_begin, done_count;
-    uint32_t in_flight;
     uint32_t thread_count;
     bool is_direct;
     bool closing;
@@ -65,11 +62,8 @@ static void *serve(void *context)
         io->job_count--;
         pthread_mutex_unlock(&io->lock);
         read_all(&way);
-        struct k3_io_done done = {way.read.tag, way.sys_errno, way.done_bytes};
+        k3_io_dones_put(&io->dones, &way);
         pthread_mutex_lock(&io->lock);
-        io->done[(io->done_begin + io->done_count) % io->depth] = done;
-        io->done_count++;
-        pthread_cond_signal(&io->has_done);
     }
     pthread_mutex_unlock(&io->lock);
     return NULL;
@@ -92,12 +86,11 @@ static void pread_close(struct k3_io *io)
     pthread_mutex_unlock(&io->lock);
     for (uint32_t i = 0; i < io->thread_count; i++)
         pthread_join(io->threads[i], NULL);
-    pthread_cond_destroy(&io->has_done);
     pthread_cond_destroy(&io->has_work);
     pthread_mutex_destroy(&io->lock);
+    k3_io_dones_fini(&io->dones);
     k3_io_files_fini(&io->files);
     free(io->threads);
-    free(io->done);
     free(io->jobs);
     free(io);
 }
@@ -140,13 +133,13 @@ static int pread_open(const struct k3_io_options *options, struct k3_io **out, s
         return k3_fail_sys(err, ENOMEM, "io pread: cannot open");
     pthread_mutex_init(&io->lock, NULL);
     pthread_cond_init(&io->has_work, NULL);
-    pthread_cond_init(&io->has_done, NULL);
     io->depth = depth;
     io->is_direct = options->is_direct;
     io->jobs = calloc(depth, sizeof *io->jobs);
-    io->done = calloc(depth, sizeof *io->done);
     io->threads = calloc(count, sizeof *io->threads);
-    int rc = io->jobs && io->done && io->threads
+    int rc = k3_io_dones_init(&io->dones, "pread", depth, err);
+    if (!rc)
+        rc = io->jobs && io->threads
                  ? start_threads(io, count, err)
                  : k3_fail_sys(err, ENOMEM, "io pread: cannot open with depth %u", depth);
     if (rc)
@@ -172,14 +165,9 @@ static int pread_add_file(struct k3_io *io, int fd, uint32_t *file, struct k3_er
 static int pread_submit(struct k3_io *io, const struct k3_io_read *reads, uint32_t count,
                         struct k3_err *err)
 {
-    if (count > io->depth - io->in_flight)
-        return k3_fail(err, K3_EUSAGE, "io pread: %u reads on top of %u in flight, depth is %u",
-                       count, io->in_flight, io->depth);
-    for (uint32_t i = 0; i < count; i++) {
-        int rc = k3_io_files_check(&io->files, &reads[i], "pread", err);
-        if (rc)
-            return rc;
-    }
+    int rc = k3_io_dones_admit(&io->dones, &io->files, reads, count, err);
+    if (rc)
+        return rc;
     pthread_mutex_lock(&io->lock);
     for (uint32_t i = 0; i < count; i++) {
         k3_io_way_begin(&io->jobs[(io->job_begin + io->job_count) % io->depth], &reads[i],
@@ -188,7 +176,6 @@ static int pread_submit(struct k3_io *io, const struct k3_io_read *reads, uint32
         pthread_cond_signal(&io->has_work);
     }
     pthread_mutex_unlock(&io->lock);
-    io->in_flight += count;
     return 0;
 }
 
@@ -196,19 +183,7 @@ static int pread_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max, u
                       struct k3_err *err)
 {
     (void)err;
-    *count = 0;
-    if (max == 0 || io->in_flight == 0)
-        return 0;
-    pthread_mutex_lock(&io->lock);
-    while (io->done_count == 0)
-        pthread_cond_wait(&io->has_done, &io->lock);
-    while (*count < max && io->done_count) {
-        done[(*count)++] = io->done[io->done_begin];
-        io->done_begin = (io->done_begin + 1) % io->depth;
-        io->done_count--;
-    }
-    pthread_mutex_unlock(&io->lock);
-    io->in_flight -= *count;
+    k3_io_dones_take(&io->dones, done, max, count);
     return 0;
 }
 

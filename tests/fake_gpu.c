@@ -371,7 +371,7 @@ CALL(cuStreamWaitEvent, hipStreamWaitEvent, struct k3_gpu_stream *stream,
 CALL(cuEventCreate, hipEventCreateWithFlags, struct k3_gpu_event **event, unsigned flags)
 {
     BEGIN_ON(device);
-    if (flags & ~(K3_GPU_EVENT_PLAIN | 1u)) /* 1: who waits sleeps */
+    if (flags & ~K3_GPU_EVENT_SLEEPS)
         return FAKE_NOT_SUPPORTED;
     return fake_event_open(device, event);
 }
@@ -522,9 +522,14 @@ CALL(cuLaunchKernel, hipModuleLaunchKernel, struct k3_gpu_function *function, SH
     if (!is_there)
         return FAKE_INVALID_HANDLE;
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x != K3_UNIT_CHECK_THREADS ||
-        block_y != 1 || block_z != 1 || shared_bytes || extra || !arguments || !arguments[0])
+        block_y != 1 || block_z != 1 || shared_bytes || extra || !arguments || !arguments[0] ||
+        !arguments[1])
         return FAKE_INVALID_VALUE;
     uintptr_t asks; /* arguments are read before the call returns, as drivers do */
+    uint32_t ask_count;
     memcpy(&asks, arguments[0], sizeof asks);
-    return fake_launch(device, stream, asks, grid_x);
+    memcpy(&ask_count, arguments[1], sizeof ask_count);
+    if (ask_count == 0 || grid_x != (ask_count + K3_GROUP_UNITS - 1) / K3_GROUP_UNITS)
+        return FAKE_INVALID_VALUE;
+    return fake_launch(device, stream, asks, ask_count);
 }

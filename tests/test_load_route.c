@@ -13,7 +13,10 @@
 #include "k3_load.h"
 #include "mini_set.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 static struct mini_set one;
 static struct k3_err err;
@@ -88,6 +91,55 @@ static void test_public_open(void **state)
         if (i < 2 && strcmp(report.io, "uring") != 0)
             assert_non_null(strstr(report.fallbacks, " is used: "));
         assert_string_equal(report.device, "host");
+        k3_load_close(load);
+        load = NULL;
+    }
+}
+
+/* Bring all parts into the page cache, or take them out; are they there? */
+static bool parts_in_cache(bool wanted)
+{
+    char path[256];
+    char block[4096];
+    uint32_t hot_count = 0, count = 0;
+    for (uint32_t r = 0; r < one.manifest.rank_count; r++) {
+        const struct k3_manifest_rank *rank = &one.manifest.ranks[r];
+        for (uint32_t i = 0; i < rank->part_count; i++, count++) {
+            mini_set_part_path(&one, rank->rank, rank->parts[i].part, path);
+            int fd = open(path, O_RDONLY);
+            assert_true(fd >= 0);
+            if (wanted)
+                while (read(fd, block, sizeof block) > 0)
+                    continue;
+            else
+                assert_true(fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+            struct iovec target = {block, sizeof block};
+            off_t offset = (off_t)rank->parts[i].data_offset;
+            hot_count += preadv2(fd, &target, 1, offset, RWF_NOWAIT) == (ssize_t)sizeof block;
+            close(fd);
+        }
+    }
+    return hot_count == count;
+}
+
+/* Parts in memory come through the page cache, others past it, and the report says which. */
+static void test_by_cache(void **state)
+{
+    (void)state;
+    static const char hot[] = "sample reads found the parts in memory";
+    static const char refused[] = "direct reads (O_DIRECT)";
+    struct k3_load_options options = options_for(&one);
+    struct k3_load_report report;
+    for (int wanted = 1; wanted >= 0; wanted--) {
+        if (parts_in_cache(wanted) != wanted)
+            skip(); /* a file system without such reads, or one that is memory */
+        assert_int_equal(k3_load_open(&options, &load, &err), 0);
+        k3_load_get_report(load, &report);
+        bool is_refused = strstr(report.fallbacks, refused) != NULL;
+        assert_int_equal(report.direct, !wanted && !is_refused);
+        assert_true(is_refused || !strstr(report.fallbacks, hot) == !wanted);
+        assert_int_equal(k3_load_run(load, &err), 0);
+        check_images(&one);
         k3_load_close(load);
         load = NULL;
     }
@@ -187,7 +239,8 @@ static void test_flipped_by_each_route(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ROUTE_TEST(test_public_open), ROUTE_TEST(test_options),
+    const struct CMUnitTest tests[] = {ROUTE_TEST(test_public_open), ROUTE_TEST(test_by_cache),
+                                       ROUTE_TEST(test_options),
                                        ROUTE_TEST(test_flipped_by_each_route)};
     return cmocka_run_group_tests(tests, make_set, remove_set);
 }

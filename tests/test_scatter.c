@@ -55,6 +55,17 @@ static void headers_text(struct k3_text *text)
     k3_text_puts(text, "\n\n\n\n\n");
 }
 
+static void test_index_max(void **state)
+{
+    (void)state;
+    assert_int_equal(k3_source_headers_index_max(0), 16u << 20);
+    assert_int_equal(k3_source_headers_index_max(1000), (16u << 20) + 8000);
+    const uint64_t full = (K3_INDEX_BYTES_MAX - (16u << 20)) / 8;
+    assert_int_equal(k3_source_headers_index_max(full - 1), K3_INDEX_BYTES_MAX - 8);
+    assert_int_equal(k3_source_headers_index_max(full), K3_INDEX_BYTES_MAX);
+    assert_int_equal(k3_source_headers_index_max(UINT64_MAX), K3_INDEX_BYTES_MAX);
+}
+
 static void test_headers_round_trip(void **state)
 {
     (void)state;
@@ -103,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_columns_any_cut),
+        cmocka_unit_test(test_index_max),
         cmocka_unit_test(test_headers_round_trip),
         cmocka_unit_test(test_headers_order),
     };

@@ -111,12 +111,52 @@ static void test_other_plan(void **state)
     row->image_bytes += last->bytes - last->data_offset;
     row->units.bytes += unit_count * K3_DIGEST_BYTES;
     row->part_count++;
-    /* A manifest lists every rank of its layout. */
-    one.manifest.rank_count = 1;
+    write_manifest();
+}
+
+/* A set of one of the two ranks; its sources are files of the plan. */
+static void test_partial_set(void **state)
+{
+    (void)state;
+    struct k3_manifest *manifest = &one.manifest;
+    const struct k3_manifest_rank first = manifest->ranks[0], second = manifest->ranks[1];
+    struct k3_set *set;
+    uint32_t *ranks, count;
+    k3_err_init(&err);
+    assert_int_equal(k3_set_open(one.dir_list, 1, &set, &err), 0);
+    assert_false(k3_set_is_partial(set));
+    assert_int_equal(k3_set_fail_rank(set, 2, &err), K3_EUNSUPPORTED);
+    assert_string_equal(err.text, "rank 2 is not in this set of 2 ranks");
+    assert_non_null(k3_set_source(set, manifest->sources[0].name));
+    assert_null(k3_set_source(set, "other.safetensors"));
+    k3_set_close(set);
+    manifest->ranks[0] = second;
+    manifest->rank_count = 1;
     k3_err_init(&err);
     write_manifest();
-    refuse(one.dir_list, 1, K3_ECORRUPT, "lists 1 ranks, its layout has 2");
-    one.manifest.rank_count = MINI_RANK_COUNT;
+    assert_int_equal(k3_set_open(one.dir_list, 1, &set, &err), 0);
+    assert_true(k3_set_is_partial(set));
+    assert_null(k3_set_rank(set, 0));
+    assert_non_null(k3_set_rank(set, 1));
+    assert_int_equal(set->ranks.count, 1);
+    assert_int_equal(k3_set_ranks(set, "0", &ranks, &count, &err), K3_EUNSUPPORTED);
+    assert_string_equal(err.text, "rank 0 is not in this set: it holds rank 1 of a layout of 2");
+    k3_set_close(set);
+    /* Not a file of the plan, or not of its size. */
+    char *name = manifest->sources[0].name, other[] = "other.safetensors";
+    manifest->sources[0].name = other;
+    k3_err_init(&err);
+    write_manifest();
+    refuse(one.dir_list, 1, K3_ECORRUPT, "its sources are not the files of its plan");
+    manifest->sources[0].name = name;
+    manifest->sources[0].bytes++;
+    k3_err_init(&err);
+    write_manifest();
+    refuse(one.dir_list, 1, K3_ECORRUPT, "its sources are not the files of its plan");
+    manifest->sources[0].bytes--;
+    manifest->ranks[0] = first;
+    manifest->rank_count = MINI_RANK_COUNT;
+    k3_err_init(&err);
     write_manifest();
 }
 
@@ -442,11 +482,11 @@ static void test_headers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_manifest), cmocka_unit_test(test_other_plan),
-        cmocka_unit_test(test_wrong_dirs),  cmocka_unit_test(test_misplaced_part),
-        cmocka_unit_test(test_look_up),     cmocka_unit_test(test_foreign_units),
-        cmocka_unit_test(test_ranks),       cmocka_unit_test(test_check_names),
-        cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_no_manifest),    cmocka_unit_test(test_other_plan),
+        cmocka_unit_test(test_partial_set),    cmocka_unit_test(test_wrong_dirs),
+        cmocka_unit_test(test_misplaced_part), cmocka_unit_test(test_look_up),
+        cmocka_unit_test(test_foreign_units),  cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_check_names),    cmocka_unit_test(test_headers),
     };
     return cmocka_run_group_tests(tests, make_sets, remove_sets);
 }

@@ -4,6 +4,7 @@
  * Errors: a failed assertion.
  * Invariants: content comes from the generator below alone, so the recorded answers can be made
  * again by anyone with fsverity 1.5: write content(size) to a file, run `fsverity digest FILE`. */
+#include "sha256_blocks.h"
 #include "tree.h"
 
 #include <setjmp.h>
@@ -233,12 +234,105 @@ static void test_begin_anew(void **state)
     k3_tree_close(tree);
 }
 
+/* ---- plain SHA-256 beside the tree ---- */
+
+static int unforce(void **state)
+{
+    (void)state;
+    k3_sha256_force(K3_SHA256_FORM_COUNT);
+    return 0;
+}
+
+static void add_both(struct k3_tree *tree, struct k3_sha256 *sha, const uint8_t *data, size_t bytes)
+{
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(k3_tree_update_sha(tree, sha, data, bytes, &err), 0);
+}
+
+/* Content from `offset` on in random pieces, behind `before` bytes that the plain stream alone got;
+ * what is wanted comes from k3_tree_update and k3_sha256_update in one piece. */
+static void check_both(uint32_t *x, size_t before, size_t offset, size_t total)
+{
+    struct k3_tree *tree = open_tree();
+    struct k3_sha256 *sha = open_sha();
+    uint8_t wanted[2][K3_DIGEST_BYTES], found[2][K3_DIGEST_BYTES];
+    memset(found, 0xa5, sizeof found);
+    add(tree, content + offset, total);
+    k3_tree_final(tree, wanted[0]);
+    k3_sha256_update(sha, content, before);
+    k3_sha256_update(sha, content + offset, total);
+    k3_sha256_final(sha, wanted[1]);
+    k3_tree_begin(tree);
+    k3_sha256_begin(sha);
+    k3_sha256_update(sha, content, before);
+    for (size_t done = 0; done < total;) {
+        size_t bytes = random_piece(x);
+        if (bytes > total - done)
+            bytes = total - done;
+        add_both(tree, sha, content + offset + done, bytes);
+        done += bytes;
+        if (lcg_next(x) < 8) { /* some bytes by the two calls */
+            bytes = total - done < 100 ? total - done : 100;
+            add(tree, content + offset + done, bytes);
+            k3_sha256_update(sha, content + offset + done, bytes);
+            done += bytes;
+        }
+    }
+    k3_tree_final(tree, found[0]);
+    k3_sha256_final(sha, found[1]);
+    assert_memory_equal(found, wanted, sizeof found);
+    k3_sha256_close(sha);
+    k3_tree_close(tree);
+}
+
+static void test_both_pieces(void **state)
+{
+    (void)state;
+    static const size_t before[] = {0, 0, 64, 1, 63, 4096};
+    for (int f = 0; f <= K3_SHA256_FORM_COUNT; f++) {
+        enum k3_sha256_form form = (enum k3_sha256_form)f;
+        if (form < K3_SHA256_FORM_COUNT && !k3_sha256_form_runs(form)) {
+            print_message("%s does not run on this CPU\n", k3_sha256_form_name(form));
+            continue;
+        }
+        k3_sha256_force(form);
+        uint32_t x = 7;
+        for (size_t round = 0; round < 36; round++) {
+            size_t offset = round % 5 * 13;
+            size_t total = round < KNOWN_COUNT - 3 ? known[round].bytes : random_piece(&x) * 3;
+            check_both(&x, before[round % 6], offset, total);
+        }
+    }
+}
+
+/* Past 2^32 bits, where the length of the stream carries into its high half. */
+static void test_both_long(void **state)
+{
+    (void)state;
+    struct k3_tree *tree = open_tree();
+    struct k3_sha256 *sha = open_sha();
+    uint8_t wanted[K3_DIGEST_BYTES], found[K3_DIGEST_BYTES];
+    memset(found, 0xa5, sizeof found);
+    for (int i = 0; i < 9; i++)
+        k3_sha256_update(sha, content, 64 * MIB);
+    k3_sha256_final(sha, wanted);
+    k3_sha256_begin(sha);
+    for (int i = 0; i < 9; i++)
+        add_both(tree, sha, content, 64 * MIB);
+    k3_sha256_final(sha, found);
+    assert_memory_equal(found, wanted, sizeof found);
+    k3_sha256_close(sha);
+    k3_tree_close(tree);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers), cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_units_agree),   cmocka_unit_test(test_many_units),
-        cmocka_unit_test(test_begin_anew),
+        cmocka_unit_test(test_begin_anew),    cmocka_unit_test_teardown(test_both_pieces, unforce),
+        cmocka_unit_test(test_both_long),
     };
     return cmocka_run_group_tests(tests, make_content, drop_content);
 }

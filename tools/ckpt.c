@@ -18,9 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CONFIG_BYTES_MAX      (16u << 20)  /* K3's has 7,006 bytes */
-#define INDEX_BYTES_MAX       (1ull << 30) /* FORMAT.md 1 */
-#define PREFIX_BYTES          512u         /* enough to name what a wrong file really is */
+#define PREFIX_BYTES          512u /* enough to name what a wrong file really is */
 #define COPIED_NAME_BYTES_MAX (K3_NAME_BYTES_MAX - 1u - K3_TOKEN_BYTES) /* staged with a token */
 #define COPIED_BYTES_MAX      (1ull << 30)                              /* FORMAT.md 1 */
 
@@ -278,6 +276,22 @@ static int sort_slots(struct k3_ckpt *ckpt, struct k3_err *err)
     return 0;
 }
 
+/* The limit that a reader of source-headers.zst relies on. */
+static void judge_index_bytes(const struct k3_plan *plan, uint64_t bytes,
+                              struct k3_problems *problems)
+{
+    uint64_t header_bytes = 0;
+    for (uint32_t f = 0; f < plan->source_count; f++)
+        header_bytes += plan->sources[f].header_bytes;
+    uint64_t max = k3_source_headers_index_max(header_bytes);
+    if (bytes > max)
+        k3_problems_add(problems,
+                        K3_INDEX_NAME ": %llu bytes, %llu are the most for headers of %llu: write "
+                                      "it with less white space",
+                        (unsigned long long)bytes, (unsigned long long)max,
+                        (unsigned long long)header_bytes);
+}
+
 static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_problems *problems,
                        struct k3_err *err)
 {
@@ -289,7 +303,7 @@ static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_pr
         k3_problems_add(problems, K3_INDEX_NAME " is missing: download the checkpoint again");
         return 0;
     }
-    int rc = k3_file_load_linked(&ckpt->dir, K3_INDEX_NAME, INDEX_BYTES_MAX, &text, &bytes, err);
+    int rc = k3_file_load_linked(&ckpt->dir, K3_INDEX_NAME, K3_INDEX_BYTES_MAX, &text, &bytes, err);
     if (rc)
         return rc;
     rc = k3_plan_add_index(ckpt->plan, K3_INDEX_NAME, text, bytes, problems, &inner);
@@ -297,6 +311,8 @@ static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_pr
         *err = inner;
     } else {
         k3_sha256_of(sha, text, bytes, ckpt->plan->index_sha256);
+        if (!rc)
+            judge_index_bytes(ckpt->plan, bytes, problems);
         if (rc)
             k3_problems_add(problems, "%s", inner.text);
         else
@@ -325,7 +341,8 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
             "%s: no config.json: not a checkpoint; give the folder that holds config.json and "
             "the *.safetensors files",
             options->path);
-    int rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, CONFIG_BYTES_MAX, &text, &bytes, err);
+    int rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes,
+                                 err);
     if (!rc)
         rc = read_config(text, bytes, &config, problems, err);
     if (!rc && options->layout) {
@@ -374,6 +391,8 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
         rc = k3_plan_finish(ckpt->plan, err);
     if (!rc)
         rc = sort_slots(ckpt, err);
+    if (!rc)
+        rc = k3_ckpt_keep_ranks(ckpt, options->ranks, err);
     k3_sha256_close(sha);
     if (rc)
         k3_ckpt_close(ckpt);
@@ -384,6 +403,23 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
 
 /* ---- from a set ---- */
 
+/* What the content can have at most, from the sizes in the manifest: a frame that declares more is
+ * refused before it is decoded. */
+static int content_bytes_max(const struct k3_set *set, uint64_t *max, struct k3_err *err)
+{
+    uint64_t config_bytes = K3_CONFIG_BYTES_MAX, header_bytes = 0;
+    for (uint32_t i = 0; i < set->manifest.file_count; i++)
+        if (!strcmp(set->manifest.files[i].name, K3_CONFIG_NAME))
+            config_bytes = set->manifest.files[i].bytes;
+    for (uint32_t f = 0; f < set->plan->source_count; f++)
+        header_bytes += set->plan->sources[f].header_bytes;
+    int rc = k3_source_headers_bytes(set->plan, config_bytes,
+                                     k3_source_headers_index_max(header_bytes), max, err);
+    if (*max > K3_HEADERS_CONTENT_BYTES_MAX)
+        *max = K3_HEADERS_CONTENT_BYTES_MAX;
+    return rc;
+}
+
 static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct k3_ckpt *ckpt,
                         struct k3_err *err)
 {
@@ -392,7 +428,10 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
     uint8_t digest[K3_DIGEST_BYTES];
     char *frame = NULL;
     size_t bytes = 0;
-    int rc = k3_file_load(dir, K3_HEADERS_NAME, K3_HEADERS_CONTENT_BYTES_MAX, &frame, &bytes, err);
+    uint64_t content_max = 0;
+    int rc = content_bytes_max(set, &content_max, err);
+    if (!rc)
+        rc = k3_file_load(dir, K3_HEADERS_NAME, K3_HEADERS_CONTENT_BYTES_MAX, &frame, &bytes, err);
     if (rc)
         return rc;
     k3_sha256_of(sha, frame, bytes, digest);
@@ -401,8 +440,7 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
                         "%s/%s: its bytes are not the ones the manifest records: restore the file",
                         dir->path, K3_HEADERS_NAME);
     if (!rc)
-        rc = k3_zst_decode(K3_HEADERS_NAME, frame, bytes, K3_HEADERS_CONTENT_BYTES_MAX,
-                           &ckpt->content, err);
+        rc = k3_zst_decode(K3_HEADERS_NAME, frame, bytes, content_max, &ckpt->content, err);
     free(frame);
     if (!rc)
         rc = k3_source_headers_decode(K3_HEADERS_NAME, ckpt->content.data, ckpt->content.bytes,
@@ -410,17 +448,16 @@ static int load_headers(const struct k3_set *set, struct k3_sha256 *sha, struct 
     return rc;
 }
 
-/* Add entry i (a source header) to the plan; its file size comes from the manifest. */
+/* Add entry i (a source header) to the plan; its file size comes from the plan of the manifest. */
 static int add_entry(struct k3_ckpt *ckpt, const struct k3_set *set, uint32_t i,
                      struct k3_sha256 *sha, struct k3_problems *problems, struct k3_err *err)
 {
     const struct k3_header_entry *entry = &ckpt->headers.entries[i];
-    const struct k3_file_entry *listed = i - 2 < set->manifest.source_count
-                                             ? &set->manifest.sources[i - 2]
-                                             : NULL;
+    const struct k3_source *listed = i - 2 < set->plan->source_count ? &set->plan->sources[i - 2]
+                                                                     : NULL;
     if (!listed || strcmp(listed->name, entry->name))
         return k3_fail_at(err, K3_ECORRUPT, K3_HEADERS_NAME, -1,
-                          K3_HEADERS_NAME ": entry %s is not in the manifest's sources",
+                          K3_HEADERS_NAME ": entry %s is not a source file of the plan",
                           entry->name);
     struct k3_source source = {
         .name = entry->name, .bytes = listed->bytes, .header_bytes = entry->bytes};
@@ -457,6 +494,20 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
     return k3_plan_finish(plan, err);
 }
 
+/* The manifest lists the digests of the files that its ranks hold bytes of, and of no other. */
+static int check_sources(const struct k3_ckpt *ckpt, const struct k3_set *set, struct k3_err *err)
+{
+    for (uint32_t f = 0; f < ckpt->plan->source_count; f++) {
+        const char *name = ckpt->plan->sources[f].name;
+        bool is_needed = k3_ckpt_needs_file(ckpt, f);
+        if (is_needed != (k3_set_source(set, name) != NULL))
+            return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                              K3_MANIFEST_NAME ": %s is %s its sources, its ranks hold %s of it",
+                              name, is_needed ? "not in" : "in", is_needed ? "bytes" : "no byte");
+    }
+    return 0;
+}
+
 int k3_ckpt_open_set(const struct k3_set *set, struct k3_ckpt **out, struct k3_err *err)
 {
     struct k3_sha256 *sha = NULL;
@@ -482,6 +533,10 @@ int k3_ckpt_open_set(const struct k3_set *set, struct k3_ckpt **out, struct k3_e
                         "put together from different conversions");
     if (!rc)
         rc = sort_slots(ckpt, err);
+    if (!rc)
+        rc = k3_ckpt_keep_ranks(ckpt, &set->ranks, err);
+    if (!rc)
+        rc = check_sources(ckpt, set, err);
     k3_problems_fini(&problems);
     k3_sha256_close(sha);
     if (rc)
@@ -504,6 +559,7 @@ void k3_ckpt_close(struct k3_ckpt *ckpt)
     free(ckpt->files);
     free(ckpt->slots);
     free(ckpt->file_slot_begin);
+    free(ckpt->is_needed);
     k3_source_headers_fini(&ckpt->headers);
     k3_text_fini(&ckpt->content);
     free(ckpt);

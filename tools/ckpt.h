@@ -5,6 +5,7 @@
 
 #include "fs.h"
 #include "plan.h"
+#include "ranks.h"
 #include "set.h"
 #include "source_headers.h"
 
@@ -22,6 +23,8 @@ struct k3_ckpt {
     uint32_t copied_count;
     uint32_t *slots;           /* all tensors by (file, offset): slot numbers */
     uint32_t *file_slot_begin; /* source_count + 1 indices into slots */
+    struct k3_ranks ranks;     /* the ranks that this run is about */
+    uint8_t *is_needed;        /* by source: these ranks hold bytes of it; NULL: all sources */
     struct k3_text content;    /* from a set: the decompressed source headers */
     struct k3_source_headers headers;
 };
@@ -31,19 +34,30 @@ struct k3_ckpt_options {
     const struct k3_layout *layout; /* unresolved; NULL: tp 1, for judging the checkpoint alone */
     const char *revision;           /* NULL: from the path of a Hugging Face snapshot, else "" */
     const struct k3_set *of_set;    /* repository and revision are this set's; NULL: see above */
+    const struct k3_ranks *ranks;   /* NULL: all of the layout */
 };
 
 /* Open and judge.  Everything wrong with the checkpoint goes to problems, and the result is
- * K3_EFORMAT.  A layout that does not divide: K3_EUNSUPPORTED.  Fails: K3_EIO, K3_ENOMEM as well.
- * On failure *out is NULL. */
+ * K3_EFORMAT.  A layout that does not divide, a rank that it does not have: K3_EUNSUPPORTED.
+ * Fails: K3_EIO, K3_ENOMEM as well.  On failure *out is NULL. */
 int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
                  struct k3_problems *problems, struct k3_err *err);
 
 /* The plan of a set, from its source-headers.zst (SHA-256 checked against the manifest first); its
- * digest must be that of the manifest.  Fails: K3_ECORRUPT, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
+ * digest must be that of the manifest, and the manifest's sources the files that its ranks need.
+ * Fails: K3_ECORRUPT, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
 int k3_ckpt_open_set(const struct k3_set *set, struct k3_ckpt **out, struct k3_err *err);
 
 void k3_ckpt_close(struct k3_ckpt *ckpt); /* NULL is fine */
+
+/* Ask for these ranks alone (NULL: all), once: what a scatter lays out and which files are needed.
+ * Fails: K3_EUNSUPPORTED (a rank that the layout does not have), K3_ENOMEM. */
+int k3_ckpt_keep_ranks(struct k3_ckpt *ckpt, const struct k3_ranks *ranks, struct k3_err *err);
+/* Do the ranks hold bytes of this source file; does the item make a file of their set? */
+bool k3_ckpt_needs_file(const struct k3_ckpt *ckpt, uint32_t file);
+bool k3_ckpt_needs_item(const struct k3_ckpt *ckpt, uint32_t item);
+/* How many items make files of their set. */
+uint32_t k3_ckpt_item_count(const struct k3_ckpt *ckpt);
 
 /* Open a source file for reading (links followed) and check that it is still the one that was
  * judged. */

@@ -24,7 +24,10 @@ static int print_json(const struct k3_convert_report *report, struct k3_err *err
                 k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
                 k3_doc_add_integer(root, "items", report->item_count) &&
                 k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
-                k3_doc_add_bool(root, "was_finished", report->was_finished);
+                k3_doc_add_integer(root, "hub_same_files", report->hub_same_count) &&
+                k3_doc_add_integer(root, "hub_outdated_files", report->hub_outdated_count) &&
+                k3_doc_add_bool(root, "was_finished", report->was_finished) &&
+                k3_result_add_lines(root, "fallbacks", report->fallbacks ? report->fallbacks : "");
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
     k3_doc_free(root);
@@ -35,20 +38,34 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
 {
     const char *out = opts->out.item[0];
     const uint32_t worker = opts->worker, workers = opts->workers;
+    const char *ranks_s = report->rank_count == 1 ? "" : "s";
     if (report->was_finished) {
-        printf("%s is finished already: %u ranks, %s of images\n", out, report->rank_count,
-               k3_size_short(report->image_bytes).s);
+        printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
+               ranks_s, k3_size_short(report->image_bytes).s);
         return;
     }
-    printf("%s: %u ranks, %u parts, %s of images; %u items converted, %u resumed\n", out,
-           report->rank_count, report->part_count, k3_size_short(report->image_bytes).s,
-           report->done_count, report->resumed_count);
+    printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
+           report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
+           report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
     printf("read %s, wrote %s, read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
+    if (report->hub_same_count)
+        printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,
+               report->hub_same_count == 1 ? "" : "s");
     if (workers)
         printf("this was worker %u of %u; when all are done: k3-shard seal --out %s\n", worker,
                workers, out);
+}
+
+/* What this machine refuses costs time, and nothing else. */
+static void say_fallbacks(const char *lines)
+{
+    while (*lines) {
+        size_t n = strcspn(lines, "\n");
+        fprintf(stderr, "notice: %.*s\n", (int)n, lines);
+        lines += n + (lines[n] == '\n');
+    }
 }
 
 static int check_worker(const struct k3_opts *opts, struct k3_err *err)
@@ -65,21 +82,38 @@ static int check_worker(const struct k3_opts *opts, struct k3_err *err)
     return 0;
 }
 
+/* Changed on purpose or not: the record cannot tell, so the user must. */
+static void say_outdated(const struct k3_convert_report *report)
+{
+    char more[32] = "";
+    if (report->hub_outdated_count > 1)
+        snprintf(more, sizeof more, " and %u more", report->hub_outdated_count - 1);
+    fprintf(stderr,
+            "notice: %s%s: written after the download and not what the download record says: "
+            "converted as found; where nobody changed it on purpose, download it again\n",
+            report->hub_outdated, more);
+}
+
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
 {
     struct k3_convert_report report;
     struct k3_problems problems;
     struct k3_layout layout;
+    struct k3_ranks ranks;
     int rc = k3_layout_from_opts(opts, &layout, err);
     if (!rc)
         rc = check_worker(opts, err);
     if (rc)
         return rc;
     k3_problems_init(&problems);
+    k3_ranks_clear(&ranks);
+    for (uint32_t i = 0; i < opts->ranks.count; i++) /* the table keeps them below the limit */
+        k3_ranks_add(&ranks, opts->ranks.item[i]);
     k3_stop_install();
     struct k3_convert_options options = {.ckpt_path = opts->args.item[0],
                                          .layout = &layout,
                                          .revision = opts->revision,
+                                         .ranks = ranks.count ? &ranks : NULL,
                                          .outs = opts->out.item,
                                          .budget_bytes = opts->budget_bytes,
                                          .memory_bytes = opts->memory_bytes,
@@ -90,17 +124,22 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .force = opts->force,
                                          .quiet = opts->quiet};
     rc = k3_convert(&options, &report, &problems, err);
-    if (!rc && report.newer_source[0])
+    if (report.fallbacks && !opts->quiet)
+        say_fallbacks(report.fallbacks);
+    if (!rc && !opts->quiet && report.newer_source[0])
         fprintf(stderr,
                 "notice: %s is newer than the finished set, whose plan knows headers only: "
                 "`k3-shard verify %s --against %s` tells whether the bytes are still the same\n",
                 report.newer_source, opts->out.item[0], opts->args.item[0]);
+    if (!rc && !opts->quiet && report.hub_outdated_count)
+        say_outdated(&report);
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)
         rc = print_json(&report, err);
     else
         print_text(&report, opts);
+    free(report.fallbacks);
     k3_problems_fini(&problems);
     return rc;
 }

@@ -18,6 +18,7 @@ static int print_json(const struct k3_opts *opts, const struct k3_export_report 
     bool added = root && k3_doc_add_string(root, "to", opts->to) &&
                  k3_doc_add_integer(root, "files", report->file_count) &&
                  k3_doc_add_integer(root, "bytes", report->bytes) &&
+                 k3_doc_add_integer(root, "removed_leftovers", report->leftover_count) &&
                  k3_doc_add_double(root, "seconds", (double)report->spent_ns / 1e9);
     int rc = added ? k3_result_print(root, err)
                    : k3_fail(err, K3_ENOMEM, "no memory for the report");
@@ -34,6 +35,9 @@ int k3_cmd_export(const struct k3_opts *opts, struct k3_err *err)
                                         .quiet = opts->quiet};
     struct k3_export_report report;
     int rc = k3_export(&options, &report, err);
+    if (report.leftover_count && !opts->quiet)
+        fprintf(stderr, "notice: removed %u unfinished file%s that an interrupted export left\n",
+                report.leftover_count, report.leftover_count == 1 ? "" : "s");
     if (rc)
         return rc;
     if (opts->json)

@@ -10,13 +10,13 @@
 #include "doc.h"
 #include "fdlimit.h"
 #include "k3_load.h"
+#include "mem_room.h"
 #include "progress.h"
 #include "set.h"
 #include "sizes.h"
 #include "stop.h"
 #include "text.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,27 +39,6 @@ struct load_run {
 
 /* ---- memory ---- */
 
-/* A "Name:   123 kB" line of a /proc file, in bytes; false where there is none. */
-static bool proc_bytes(const char *path, const char *field, uint64_t *bytes)
-{
-    char line[256];
-    bool found = false;
-    size_t field_bytes = strlen(field);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    while (!found && fgets(line, sizeof line, file)) {
-        if (strncmp(line, field, field_bytes) != 0 || line[field_bytes] != ':')
-            continue;
-        char *end;
-        errno = 0;
-        uint64_t kib = strtoull(line + field_bytes + 1, &end, 10);
-        found = errno == 0 && !strncmp(end, " kB", 3) && k3_mul_fits(kib, 1024, bytes);
-    }
-    fclose(file);
-    return found;
-}
-
 /* The ranks that fit one after the other in the order asked for, as "0, 1, 2". */
 static void fitting_ranks(const struct load_run *run, uint64_t bytes, struct k3_text *out)
 {
@@ -71,19 +50,22 @@ static void fitting_ranks(const struct load_run *run, uint64_t bytes, struct k3_
 
 static int check_memory(const struct load_run *run, struct k3_err *err)
 {
-    uint64_t available = 0;
+    struct k3_mem_room free_memory;
     struct k3_text fit;
-    if (!proc_bytes("/proc/meminfo", "MemAvailable", &available))
+    if (!k3_mem_room("", &free_memory))
         return 0; /* a system that does not say: the allocation will */
     uint64_t beside = SPARE_BYTES + run->opts->staging_bytes;
-    uint64_t room = available > beside ? available - beside : 0;
+    uint64_t room = free_memory.bytes > beside ? free_memory.bytes - beside : 0;
     if (run->total_bytes <= room)
         return 0;
     k3_text_init(&fit);
     fitting_ranks(run, room, &fit);
     int rc = k3_fail(
-        err, K3_EUNSUPPORTED, "the images need %s and %s beside them, %s of memory are free: %s%s",
-        k3_size_text(run->total_bytes).s, k3_size_short(beside).s, k3_size_text(available).s,
+        err, K3_EUNSUPPORTED,
+        "the images need %s and %s beside them, %s of memory are free%s: %s%s",
+        k3_size_text(run->total_bytes).s, k3_size_short(beside).s,
+        k3_size_text(free_memory.bytes).s,
+        free_memory.by_cgroup ? " below the limit of this process's memory cgroup" : "",
         fit.bytes ? "these ranks would fit: --ranks " : "not even the first rank asked for fits",
         fit.bytes ? fit.data : "");
     k3_text_fini(&fit);
@@ -105,8 +87,7 @@ static int list_ranks(struct load_run *run, const struct k3_set *set, struct k3_
         uint32_t number = opts->ranks.count ? opts->ranks.item[i] : set->manifest.ranks[i].rank;
         const struct k3_manifest_rank *rank = k3_set_rank(set, number);
         if (!rank)
-            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", number,
-                           set->manifest.rank_count);
+            return k3_set_fail_rank(set, number, err);
         run->ranks[i] = number;
         run->image_bytes[i] = rank->image_bytes;
         run->total_bytes += rank->image_bytes;
@@ -129,20 +110,6 @@ static int judge(struct load_run *run, struct k3_err *err)
 }
 
 /* ---- the report ---- */
-
-static bool add_fallbacks(struct k3_doc *root, const char *lines)
-{
-    struct k3_doc *array = k3_doc_add_array(root, "fallbacks");
-    bool added = array != NULL;
-    while (added && *lines) {
-        size_t n = strcspn(lines, "\n");
-        char *line = strndup(lines, n);
-        added = line && (n == 0 || k3_doc_add_string(array, NULL, line));
-        free(line);
-        lines += n + (lines[n] == '\n');
-    }
-    return added;
-}
 
 static bool add_ranks(struct k3_doc *root, const struct load_run *run)
 {
@@ -190,8 +157,8 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
                  k3_doc_add_integer(root, "reread_units", report->reread_units) &&
-                 add_fallbacks(root, report->fallbacks) && add_ranks(root, run) &&
-                 add_phases(root, report);
+                 k3_result_add_lines(root, "fallbacks", report->fallbacks) &&
+                 add_ranks(root, run) && add_phases(root, report);
     int rc = added ? k3_result_print(root, err)
                    : k3_fail(err, K3_ENOMEM, "no memory for the report");
     k3_doc_free(root);
@@ -283,7 +250,7 @@ static int load(struct load_run *run, struct k3_err *err)
     k3_load_get_report(load, &report);
     for (uint32_t i = 0; i < run->rank_count && !rc; i++)
         rc = k3_load_get_rank_report(load, run->ranks[i], &run->rank_reports[i], err);
-    (void)proc_bytes("/proc/self/status", "VmHWM", &run->peak_bytes);
+    (void)k3_mem_field("/proc/self/status", "VmHWM", 1024, &run->peak_bytes);
     if (opts->json)
         rc = print_json(run, &report, err);
     else

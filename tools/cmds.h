@@ -15,6 +15,8 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_inspect(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_export(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err);
+int k3_cmd_bench(const struct k3_opts *opts, struct k3_err *err);
+int k3_cmd_doctor(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_synth(const struct k3_opts *opts, struct k3_err *err);
 
 int k3_cmd_help(const struct k3_opts *opts, struct k3_err *err);
@@ -31,6 +33,8 @@ struct k3_doc;
  * not fit, a set that is bad) returns its code as usual: main() then adds no error object.
  * Fails: K3_ENOMEM. */
 int k3_result_print(const struct k3_doc *root, struct k3_err *err);
+/* Add an array of strings, one for each line of the text that is not empty.  False: no memory. */
+bool k3_result_add_lines(struct k3_doc *root, const char *name, const char *lines);
 /* Has k3_result_print() been called? */
 bool k3_result_is_printed(void);
 

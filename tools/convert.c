@@ -9,6 +9,7 @@
 
 #include "advice.h"
 #include "fdlimit.h"
+#include "io_direct.h"
 #include "mem.h"
 #include "part.h"
 #include "scatter.h"
@@ -24,9 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_BYTES_MAX                                                                            \
-    (8u << 20) /* larger reads gain nothing, and two of these stay near the cache */
+#define CHUNK_BYTES_MAX (4u << 20) /* larger reads gain nothing, and this stays near the cache */
 #define CHUNK_BYTES_MIN K3_UNIT_BYTES
+#define CHUNK_COUNT     8u /* of a worker: one to gather, two to write, five to read */
+#define WRITE_SHARE     3u /* one of three is to write: the rest is to read, twice as much */
 #define SPARE_BYTES     (64ull << 20) /* records and the file system's own needs */
 
 /* ---- before anything is written ---- */
@@ -124,9 +126,10 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
     for (uint32_t item = 0; item < plan->item_count; item++) {
         struct k3_record record;
         bool found;
-        if (options->workers && item % options->workers != options->worker)
+        if ((options->workers && item % options->workers != options->worker) ||
+            !k3_ckpt_needs_item(convert->ckpt, item))
             continue;
-        int rc = k3_job_record(convert->job, item, &record, &found, err);
+        int rc = k3_job_done(convert->job, plan, item, &record, &found, err);
         if (rc)
             return rc;
         if (found) {
@@ -136,7 +139,6 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
             convert->items[convert->item_count++] = item;
         }
     }
-    report->item_count = plan->item_count;
     report->done_count = convert->item_count;
     return 0;
 }
@@ -164,7 +166,8 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
         uint32_t count = 0;
         rc = k3_dir_list(&job->partials[d], &names, &count, err);
         for (uint32_t n = 0; n < count && !rc; n++) {
-            bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME);
+            bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME) ||
+                        !strcmp(names[n], K3_RANKS_NAME);
             char name[K3_STAGED_NAME_BYTES];
             for (uint32_t t = 0; t < token_count && !keep; t++)
                 keep = k3_name_ends(names[n], tokens[t]);
@@ -181,6 +184,13 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
     return rc;
 }
 
+static void count_file(struct k3_convert *convert, uint64_t bytes, uint64_t *work_bytes)
+{
+    *work_bytes += bytes;
+    if (bytes > convert->file_bytes_max)
+        convert->file_bytes_max = bytes;
+}
+
 /* Bytes the remaining items will write, counted for each directory; enough room, or exit 4 now and
  * not in hours. */
 static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct k3_err *err)
@@ -193,13 +203,14 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
     for (uint32_t i = 0; i < convert->item_count && !rc; i++) {
         const struct k3_item *item = &convert->ckpt->plan->items[convert->items[i]];
         for (uint32_t f = 0; f < item->file_count; f++)
-            *work_bytes += convert->ckpt->plan->sources[item->files[f]].bytes;
+            if (k3_ckpt_needs_file(convert->ckpt, item->files[f]))
+                count_file(convert, convert->ckpt->plan->sources[item->files[f]].bytes, work_bytes);
         struct k3_scatter *scatter = NULL;
         rc = k3_scatter_open(convert->ckpt, convert->items[i], &scatter, err);
         for (uint32_t t = 0; !rc && t < scatter->target_count; t++) {
             const struct k3_target *target = &scatter->targets[t];
             need[k3_job_dir_of(job, target->part.rank, target->part.part)] += target->file_bytes;
-            *work_bytes += target->file_bytes;
+            count_file(convert, target->file_bytes, work_bytes);
         }
         k3_scatter_close(scatter);
     }
@@ -219,6 +230,58 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
 
 /* ---- the run ---- */
 
+/* Slots and their size: what memory allows, and no more than the largest file fills. */
+static void set_slots(struct k3_convert *convert, uint64_t worker_bytes)
+{
+    uint64_t whole = (convert->file_bytes_max + K3_UNIT_BYTES - 1) / K3_UNIT_BYTES * K3_UNIT_BYTES;
+    whole = whole ? whole : K3_UNIT_BYTES; /* nothing is left to do: only the seal */
+    uint64_t chunk = worker_bytes / CHUNK_COUNT / K3_UNIT_BYTES * K3_UNIT_BYTES;
+    chunk = chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : chunk;
+    chunk = chunk > whole ? whole : chunk;
+    chunk = chunk < CHUNK_BYTES_MIN ? CHUNK_BYTES_MIN : chunk;
+    uint64_t useful = (whole + chunk - 1) / chunk;
+    uint64_t rest = worker_bytes - chunk; /* one is the gather buffer */
+    uint64_t writes = rest / chunk / WRITE_SHARE;
+    writes = writes > useful ? useful : writes;
+    writes = writes > K3_WRITER_SLOT_COUNT_MAX ? K3_WRITER_SLOT_COUNT_MAX : writes;
+    rest -= writes * (chunk + K3_DIRECT_ALIGN_MAX);
+    uint64_t reads = rest / chunk;
+    reads = reads > useful ? useful : reads;
+    reads = reads > K3_READER_SLOT_COUNT_MAX ? K3_READER_SLOT_COUNT_MAX : reads;
+    assert(reads > 0);
+    convert->chunk_bytes = (size_t)chunk;
+    convert->slot_count = (uint32_t)reads;
+    convert->write_count = (uint32_t)writes;
+}
+
+static int open_worker(struct k3_convert *convert, struct k3_convert_worker *worker,
+                       struct k3_err *err)
+{
+    const size_t write_bytes = convert->chunk_bytes + K3_DIRECT_ALIGN_MAX;
+    void *source = NULL, *packed = NULL, *writes = NULL;
+    int rc = k3_mem_alloc(convert->slot_count * convert->chunk_bytes, &source, err);
+    if (!rc)
+        rc = k3_mem_alloc(convert->chunk_bytes, &packed, err);
+    if (!rc && convert->write_count)
+        rc = k3_mem_alloc(convert->write_count * write_bytes, &writes, err);
+    worker->source = source;
+    worker->packed = packed;
+    worker->writes = writes;
+    worker->writer = (struct k3_writer){.route = &convert->route,
+                                        .slots = writes,
+                                        .slot_bytes = write_bytes,
+                                        .slot_count = convert->write_count};
+    worker->reader = (struct k3_reader){.route = &convert->route,
+                                        .slots = source,
+                                        .slot_bytes = convert->chunk_bytes,
+                                        .slot_count = convert->slot_count};
+    if (!rc)
+        rc = k3_sha256_open(&worker->sha, err);
+    if (!rc)
+        rc = k3_tree_open(&worker->tree, err);
+    return rc ? rc : k3_writer_open(&worker->writer, err);
+}
+
 static int open_workers(struct k3_convert *convert, const struct k3_convert_options *options,
                         struct k3_err *err)
 {
@@ -233,33 +296,24 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
     if (jobs > memory / (2 * CHUNK_BYTES_MIN))
         jobs = (uint32_t)(memory / (2 * CHUNK_BYTES_MIN));
     assert(jobs > 0); /* memory holds two buffers, and there is a core */
-    uint64_t chunk = memory / jobs / 2 / K3_UNIT_BYTES * K3_UNIT_BYTES;
-    convert->chunk_bytes = chunk > CHUNK_BYTES_MAX ? CHUNK_BYTES_MAX : (size_t)chunk;
+    set_slots(convert, memory / jobs);
     convert->workers = calloc(jobs, sizeof *convert->workers);
     if (!convert->workers)
         return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
     convert->worker_count = jobs;
     int rc = 0;
-    for (uint32_t w = 0; w < jobs && !rc; w++) {
-        struct k3_convert_worker *worker = &convert->workers[w];
-        void *source = NULL, *packed = NULL;
-        rc = k3_mem_alloc(convert->chunk_bytes, &source, err);
-        if (!rc)
-            rc = k3_mem_alloc(convert->chunk_bytes, &packed, err);
-        worker->source = source;
-        worker->packed = packed;
-        if (!rc)
-            rc = k3_sha256_open(&worker->sha, err);
-        if (!rc)
-            rc = k3_tree_open(&worker->tree, err);
-    }
+    for (uint32_t w = 0; w < jobs && !rc; w++)
+        rc = open_worker(convert, &convert->workers[w], err);
     return rc;
 }
 
 static void close_workers(struct k3_convert *convert)
 {
+    const size_t write_bytes = convert->chunk_bytes + K3_DIRECT_ALIGN_MAX;
     for (uint32_t w = 0; w < convert->worker_count; w++) {
-        k3_mem_free(convert->workers[w].source, convert->chunk_bytes);
+        k3_writer_close(&convert->workers[w].writer);
+        k3_mem_free(convert->workers[w].writes, convert->write_count * write_bytes);
+        k3_mem_free(convert->workers[w].source, convert->slot_count * convert->chunk_bytes);
         k3_mem_free(convert->workers[w].packed, convert->chunk_bytes);
         k3_sha256_close(convert->workers[w].sha);
         k3_tree_close(convert->workers[w].tree);
@@ -315,16 +369,19 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     return rc;
 }
 
-static void fill_report(const struct k3_plan *plan, struct k3_convert_report *report)
+static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *report)
 {
-    report->rank_count = k3_layout_world(&plan->layout);
-    for (uint32_t rank = 0; rank < report->rank_count; rank++) {
+    const struct k3_plan *plan = ckpt->plan;
+    report->rank_count = ckpt->ranks.count;
+    for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout); rank++) {
         struct k3_rank_sizes sizes;
+        if (!k3_ranks_has(&ckpt->ranks, rank))
+            continue;
         k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
         report->image_bytes += sizes.image_bytes;
         report->part_count += sizes.part_count;
     }
-    report->item_count = plan->item_count;
+    report->item_count = k3_ckpt_item_count(ckpt);
 }
 
 /* What is left once the directories are settled: items, then the seal. */
@@ -341,14 +398,19 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
+    report->hub_same_count = atomic_load(&convert->hf.same_count);
+    report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);
+    memcpy(report->hub_outdated, convert->hf.outdated, sizeof report->hub_outdated);
     return rc;
 }
 
 int k3_convert(const struct k3_convert_options *options, struct k3_convert_report *report,
                struct k3_problems *problems, struct k3_err *err)
 {
-    struct k3_ckpt_options ckpt_options = {
-        .path = options->ckpt_path, .layout = options->layout, .revision = options->revision};
+    struct k3_ckpt_options ckpt_options = {.path = options->ckpt_path,
+                                           .layout = options->layout,
+                                           .revision = options->revision,
+                                           .ranks = options->ranks};
     struct k3_convert convert;
     struct k3_ckpt *ckpt = NULL;
     struct k3_job job;
@@ -363,16 +425,20 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         rc = k3_job_open(options->outs, options->out_count, true, &job, err);
     if (!rc)
+        job.ranks = ckpt->ranks;
+    if (!rc)
         rc = settle(options, &job, ckpt, &report->was_finished, err);
     if (!rc)
-        fill_report(ckpt->plan, report);
+        fill_report(ckpt, report);
     const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;
     if (newer)
         snprintf(report->newer_source, sizeof report->newer_source, "%s", newer);
     if (!rc && !report->was_finished) {
         convert.ckpt = ckpt;
         convert.job = &job;
+        k3_read_route_init(&convert.route);
         rc = run_job(&convert, options, report, err);
+        report->fallbacks = k3_read_route_fini(&convert.route);
     }
     close_workers(&convert);
     k3_job_close(&job);

@@ -2,6 +2,8 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
+#include "convert_write.h"
+#include "hf_digest.h"
 #include "job.h"
 #include "progress.h"
 
@@ -14,16 +16,24 @@ struct k3_convert {
     struct k3_progress progress;
     struct k3_convert_worker *workers; /* one each; owned */
     uint32_t *items;                   /* task number -> item; owned */
-    size_t chunk_bytes;                /* read, gather and read-back size; multiple of UNIT */
+    struct k3_read_route route;
+    size_t chunk_bytes;      /* of a slot, of the gather buffer; multiple of UNIT */
+    uint64_t file_bytes_max; /* of the files that are read: more slots than one holds are waste */
+    uint32_t slot_count;     /* of each reader */
+    uint32_t write_count;    /* of each writer */
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
+    struct k3_hf_tally hf;           /* files that the hub's records name */
 };
 
 /* What one worker owns: its buffers. */
 struct k3_convert_worker {
-    uint8_t *source; /* chunk_bytes */
+    struct k3_reader reader;
+    struct k3_writer writer;
+    uint8_t *source; /* slot_count * chunk_bytes: the reader's while it has a file */
     uint8_t *packed; /* chunk_bytes */
+    uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
 };
@@ -32,6 +42,7 @@ struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout; /* unresolved */
     const char *revision;           /* NULL: see k3_ckpt_options */
+    const struct k3_ranks *ranks;   /* NULL: all of the layout */
     const char *const *outs;
     uint64_t budget_bytes;
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
@@ -47,11 +58,16 @@ struct k3_convert_options {
 struct k3_convert_report {
     uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
     uint64_t seconds_ns;
-    uint64_t image_bytes; /* all ranks */
+    uint64_t image_bytes; /* all ranks that are made */
     uint32_t rank_count, part_count, item_count;
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
+    char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
+                        caller's, also after a failure; NULL: none */
+    uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */
+    uint32_t hub_outdated_count; /* with another, but changed after their download */
+    char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */
 };
 
 /* The whole command.  What is wrong with the checkpoint goes to problems. */

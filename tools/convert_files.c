@@ -1,7 +1,8 @@
 /* Purpose: stage what is not weights: the copied files and source-headers.zst (FORMAT.md 3, 7).
  * Owns: nothing between calls.
  * Threads: the worker of the first item.
- * Errors: K3_EIO, K3_ECORRUPT (a header changed under the run), K3_ENOMEM.
+ * Errors: K3_EIO, K3_ECORRUPT (a header changed under the run, a file is not what its download
+ * record says), K3_ENOMEM.
  * Invariant: the headers stored are the ones the plan was made from: each is compared by its
  * digest. */
 #include "convert.h"
@@ -108,6 +109,8 @@ static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worke
     if (!rc)
         rc = check_still(in, name, &stat, err);
     if (!rc)
+        rc = k3_hf_digest_check(&convert->ckpt->dir, name, entry->sha256, &convert->hf, err);
+    if (!rc)
         rc = k3_file_sync(out, name, err);
     if (!rc)
         rc = prove_copy(convert, worker, out, entry, err);
@@ -176,26 +179,6 @@ static int file_bytes(const struct k3_dir *dir, const char *name, uint64_t *byte
     return 0;
 }
 
-/* Bytes of the whole content: zstd frames state it in front. */
-static int content_bytes(const struct k3_plan *plan, uint64_t config_bytes, uint64_t index_bytes,
-                         uint64_t *total, struct k3_err *err)
-{
-    struct k3_text lines;
-    k3_text_init(&lines);
-    k3_source_headers_begin(&lines);
-    k3_source_headers_line(K3_CONFIG_NAME, config_bytes, &lines);
-    k3_source_headers_line(K3_INDEX_NAME, index_bytes, &lines);
-    uint64_t sum = config_bytes + index_bytes + 2;
-    for (uint32_t i = 0; i < plan->source_count; i++) {
-        k3_source_headers_line(plan->sources[i].name, plan->sources[i].header_bytes, &lines);
-        sum += plan->sources[i].header_bytes + 1;
-    }
-    int rc = k3_text_check(&lines, err);
-    *total = sum + lines.bytes;
-    k3_text_fini(&lines);
-    return rc;
-}
-
 static int compress(struct k3_convert *convert, struct k3_convert_worker *worker,
                     struct k3_text *frame, struct k3_err *err)
 {
@@ -210,7 +193,7 @@ static int compress(struct k3_convert *convert, struct k3_convert_worker *worker
     if (!rc)
         rc = file_bytes(dir, K3_INDEX_NAME, &index_bytes, err);
     if (!rc)
-        rc = content_bytes(plan, config_bytes, index_bytes, &total, err);
+        rc = k3_source_headers_bytes(plan, config_bytes, index_bytes, &total, err);
     if (!rc)
         rc = k3_text_check(&first, err);
     if (!rc)

@@ -2,11 +2,11 @@
  * read back, record.
  * Owns: the part files while they are written, the write sums.
  * Threads: one worker each item; workers share only counters.
- * Errors: K3_EIO, K3_ECORRUPT (source changed under the run, A_log tail, read-back differs),
- * K3_ECANCELED, K3_ENOMEM.
- * Invariants: each source byte is read once; each byte of a part is written once or is a pad (a
- * hole reads as zero); a record is published only after its files are durable and were read back
- * equal to what was written. */
+ * Errors: K3_EIO, K3_ECORRUPT (source changed under the run or not what its download record says,
+ * A_log tail), K3_ECANCELED, K3_ENOMEM.
+ * Invariants: each byte of a source that is needed is read once; each byte of a part is written
+ * once or is a pad (a hole reads as zero); a record is published only after its files are durable
+ * and were read back equal to what was written. */
 #include "convert.h"
 
 #include "scatter.h"
@@ -30,6 +30,7 @@ struct output {
     char staged[K3_STAGED_NAME_BYTES];
     uint64_t *sums; /* write sum of each unit; owned */
     uint64_t written_bytes;
+    struct k3_write_file file;
 };
 
 struct item_run {
@@ -52,18 +53,23 @@ static int stopped(struct k3_err *err)
     return k3_fail(err, K3_ECANCELED, "stopped on request");
 }
 
+static void count(struct item_run *run, struct output *output, const uint8_t *data, uint64_t bytes,
+                  uint64_t offset)
+{
+    k3_wsum_add(output->sums, data, (size_t)bytes, offset);
+    output->written_bytes += bytes;
+    atomic_fetch_add_explicit(&run->convert->written_bytes, bytes, memory_order_relaxed);
+}
+
 /* Write to a part and remember what was written. */
 static int put(struct item_run *run, uint32_t target, const uint8_t *data, uint64_t bytes,
                uint64_t offset, struct k3_err *err)
 {
     struct output *output = &run->outputs[target];
-    int rc = k3_file_write(output->fd, output->name, data, (size_t)bytes, offset, err);
-    if (rc)
-        return rc;
-    k3_wsum_add(output->sums, data, (size_t)bytes, offset);
-    output->written_bytes += bytes;
-    atomic_fetch_add_explicit(&run->convert->written_bytes, bytes, memory_order_relaxed);
-    return 0;
+    int rc = k3_writer_put(&run->worker->writer, &output->file, data, (size_t)bytes, offset, err);
+    if (!rc)
+        count(run, output, data, bytes, offset);
+    return rc;
 }
 
 /* Where space cannot be reserved the file is still empty, and pads at its end are not written. */
@@ -92,9 +98,14 @@ static int create_output(struct item_run *run, uint32_t target, struct k3_err *e
         rc = k3_file_reserve(output->fd, output->name, t->file_bytes, err);
     if (!rc)
         rc = set_size(output, t->file_bytes, err);
+    if (!rc)
+        rc = k3_writer_begin(&run->worker->writer, &output->file, output->fd, output->name, err);
+    /* By this thread: calls that change files come in the same order in each run. */
     struct k3_text *header = &run->scatter->headers[target];
     if (!rc)
-        rc = put(run, target, (const uint8_t *)header->data, header->bytes, 0, err);
+        rc = k3_file_write(output->fd, output->name, header->data, header->bytes, 0, err);
+    if (!rc)
+        count(run, output, (const uint8_t *)header->data, header->bytes, 0);
     k3_text_fini(header);
     return rc;
 }
@@ -141,40 +152,54 @@ static int stream_file(struct item_run *run, uint32_t file, struct k3_file_entry
     struct k3_convert *convert = run->convert;
     const struct k3_source *source = &convert->ckpt->plan->sources[file];
     struct k3_sha256 *sha = run->worker->sha;
+    struct k3_reader *reader = &run->worker->reader;
     struct k3_range range = {.file = file};
     int fd = -1;
     int rc = k3_ckpt_file_open(convert->ckpt, file, &fd, err);
     if (rc)
         return rc;
     k3_sha256_begin(sha);
-    for (uint64_t offset = 0, bytes; offset < source->bytes && !rc; offset += bytes) {
-        bytes = source->bytes - offset < convert->chunk_bytes ? source->bytes - offset
-                                                              : convert->chunk_bytes;
+    rc = k3_reader_begin(reader, fd, source->name, source->bytes, "source files", err);
+    size_t bytes = 0;
+    for (uint64_t offset = 0; offset < source->bytes && !rc; offset += bytes) {
+        const uint8_t *data;
         rc = k3_stop_requested() ? stopped(err) : 0;
         if (!rc)
-            rc = k3_file_read(fd, source->name, run->worker->source, (size_t)bytes, offset, err);
+            rc = k3_reader_next(reader, &data, &bytes, err);
         if (rc)
             break;
-        k3_sha256_update(sha, run->worker->source, (size_t)bytes);
+        k3_sha256_update(sha, data, bytes);
         struct k3_run piece;
         uint64_t at;
         range.offset = offset;
         range.bytes = bytes;
         while (!rc && k3_scatter_next(run->scatter, &range, &piece, &at))
-            rc = deliver(run, &piece, run->worker->source + at, source->name, err);
-        k3_file_drop(fd, offset, bytes);
+            rc = deliver(run, &piece, data + at, source->name, err);
         atomic_fetch_add_explicit(&convert->read_bytes, bytes, memory_order_relaxed);
         k3_progress_add(&convert->progress, bytes);
     }
+    k3_reader_end(reader);
     if (!rc)
         rc = k3_ckpt_file_check(convert->ckpt, file, fd, err);
     close(fd);
     k3_sha256_final(sha, entry->sha256);
+    if (!rc)
+        rc = k3_hf_digest_check(&convert->ckpt->dir, source->name, entry->sha256, &convert->hf,
+                                err);
     entry->bytes = source->bytes;
     entry->name = strdup(source->name);
     if (!rc && !entry->name)
         rc = no_memory(run, err);
     return rc;
+}
+
+/* The sources are through: all that was handed to the writer reaches the files. */
+static int end_outputs(struct item_run *run, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
+        rc = k3_writer_end(&run->worker->writer, &run->outputs[t].file, err);
+    return rc ? rc : k3_writer_wait(&run->worker->writer, err);
 }
 
 /* The sum of the bytes a part must have got: all but its pads. */
@@ -187,6 +212,25 @@ static uint64_t wanted_bytes(const struct k3_target *target)
     return bytes;
 }
 
+/* Whole units, read back: are they what was written?  Unit by unit, so that the digests find in the
+ * cache what the sum was made of. */
+static int take_back(const struct k3_convert_worker *worker, const struct output *output,
+                     const uint8_t *data, size_t bytes, uint64_t offset, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint64_t at = 0; at < bytes && !rc; at += K3_UNIT_BYTES) {
+        uint64_t unit = (offset + at) / K3_UNIT_BYTES;
+        if (k3_wsum(data + at, K3_UNIT_BYTES, offset + at) != output->sums[unit])
+            return k3_fail_at(err, K3_EIO, output->name, (int64_t)(offset + at),
+                              "%s: unit %" PRIu64
+                              ": what was read back is not what was written: check this "
+                              "disk and this machine's memory, then run again",
+                              output->name, unit);
+        rc = k3_tree_update_sha(worker->tree, worker->sha, data + at, K3_UNIT_BYTES, err);
+    }
+    return rc;
+}
+
 /* Sync a part, read it back, compare with what was written, take its digests. */
 static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k3_err *err)
 {
@@ -194,6 +238,7 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
     const struct k3_target *t = &run->scatter->targets[target];
     struct k3_part_entry *entry = &run->record.parts[target];
     struct k3_convert_worker *worker = run->worker;
+    struct k3_reader *reader = &worker->reader;
     if (output->written_bytes != wanted_bytes(t))
         return k3_fail(err, K3_ECORRUPT,
                        "%s: %" PRIu64 " bytes were written, the plan has %" PRIu64, output->name,
@@ -204,30 +249,19 @@ static int prove(struct item_run *run, uint32_t target, uint8_t *units, struct k
     k3_file_drop(output->fd, 0, t->file_bytes); /* what is read back must come from the disk */
     k3_sha256_begin(worker->sha);
     k3_tree_begin(worker->tree);
-    for (uint64_t offset = 0, bytes; offset < t->file_bytes && !rc; offset += bytes) {
-        bytes = t->file_bytes - offset;
-        bytes = bytes < run->convert->chunk_bytes ? bytes : run->convert->chunk_bytes;
+    rc = k3_reader_begin(reader, output->fd, output->name, t->file_bytes, "parts", err);
+    size_t bytes = 0;
+    for (uint64_t offset = 0; offset < t->file_bytes && !rc; offset += bytes) {
+        const uint8_t *data;
         rc = k3_stop_requested() ? stopped(err) : 0;
         if (!rc)
-            rc = k3_file_read(output->fd, output->name, worker->source, (size_t)bytes, offset, err);
-        if (rc)
-            break;
-        for (uint64_t u = 0; u < bytes / K3_UNIT_BYTES && !rc; u++) {
-            uint64_t unit = offset / K3_UNIT_BYTES + u;
-            if (k3_wsum(worker->source + u * K3_UNIT_BYTES, K3_UNIT_BYTES, unit * K3_UNIT_BYTES) !=
-                output->sums[unit])
-                rc = k3_fail_at(err, K3_EIO, output->name, (int64_t)(unit * K3_UNIT_BYTES),
-                                "%s: unit %" PRIu64
-                                ": what was read back is not what was written: check this "
-                                "disk and this machine's memory, then run again",
-                                output->name, unit);
-        }
-        k3_sha256_update(worker->sha, worker->source, (size_t)bytes);
+            rc = k3_reader_next(reader, &data, &bytes, err);
         if (!rc)
-            rc = k3_tree_update(worker->tree, worker->source, (size_t)bytes, err);
-        k3_file_drop(output->fd, offset, bytes);
-        k3_progress_add(&run->convert->progress, bytes);
+            rc = take_back(worker, output, data, bytes, offset, err);
+        if (!rc)
+            k3_progress_add(&run->convert->progress, bytes);
     }
+    k3_reader_end(reader);
     uint64_t count;
     k3_sha256_final(worker->sha, entry->sha256);
     k3_tree_final(worker->tree, entry->tree);
@@ -323,13 +357,15 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
     if (!run->outputs)
         return no_memory(run, err);
     for (uint32_t t = 0; t < run->scatter->target_count; t++)
-        run->outputs[t].fd = -1;
+        run->outputs[t].fd = run->outputs[t].file.direct_fd = -1;
     for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
         rc = create_output(run, t, err);
-    for (uint32_t f = 0; f < run->item->file_count && !rc; f++) {
-        run->record.source_count = f + 1;
-        rc = stream_file(run, run->item->files[f], &run->record.sources[f], err);
-    }
+    for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
+        if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
+            rc = stream_file(run, run->item->files[f],
+                             &run->record.sources[run->record.source_count++], err);
+    if (!rc)
+        rc = end_outputs(run, err);
     if (!rc)
         rc = prove_all(run, err);
     if (!rc && run->item->part_count && run->item->parts[0] == 0)
@@ -347,9 +383,11 @@ int k3_convert_item(struct k3_convert *convert, uint32_t worker, uint32_t item, 
     run.worker = &convert->workers[worker];
     run.worker_index = worker;
     int rc = run_item(&run, item, err);
+    k3_writer_drop(&run.worker->writer);
     if (rc && run.scatter)
         discard(&run);
     for (uint32_t t = 0; run.scatter && run.outputs && t < run.scatter->target_count; t++) {
+        k3_writer_forget(&run.outputs[t].file);
         if (run.outputs[t].fd >= 0)
             close(run.outputs[t].fd);
         free(run.outputs[t].sums);

@@ -18,9 +18,11 @@
 #include "stop.h"
 #include "workers.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define CHUNK_BYTES     (8u << 20) /* rows of a K3 matrix by the hundred: reads stay long */
@@ -176,10 +178,13 @@ static int write_chunks(struct rebuild *rebuild, int fd, const char *name, uint6
 static int rebuild_file(struct rebuild *rebuild, struct k3_err *err)
 {
     struct exporter *exporter = rebuild->exporter;
-    const struct k3_file_entry *entry = &exporter->set->manifest.sources[rebuild->file];
+    const char *name = exporter->ckpt->plan->sources[rebuild->file].name;
+    const struct k3_file_entry *entry = k3_set_source(exporter->set, name);
     char temporary[TEMPORARY_BYTES];
     uint8_t digest[K3_DIGEST_BYTES];
     int fd = -1;
+    if (!entry) /* a set that holds all bytes lists all sources: checked when it was opened */
+        return k3_fail(err, K3_ECORRUPT, "%s: the manifest does not list this source", name);
     snprintf(temporary, sizeof temporary, ".export-%u.partial", rebuild->file);
     int rc = k3_file_create(&exporter->to, temporary, &fd, err);
     if (rc)
@@ -293,22 +298,83 @@ out:
 
 /* ---- the run ---- */
 
-/* The directory must be empty, and the files must fit. */
-static int open_target(struct exporter *exporter, const char *to, uint64_t bytes,
-                       struct k3_err *err)
+/* A partial set may still hold every byte, where the ranks that it lacks are copies. */
+static int check_whole(const struct k3_set *set, const struct k3_ckpt *ckpt, struct k3_err *err)
 {
+    bool is_whole = true;
+    int rc = 0;
+    if (!k3_set_is_partial(set))
+        return 0;
+    for (uint32_t item = 0; item < ckpt->plan->item_count && is_whole && !rc; item++) {
+        struct k3_scatter *scatter = NULL;
+        rc = k3_scatter_open(ckpt, item, &scatter, err);
+        is_whole = !rc && k3_scatter_is_whole(scatter);
+        k3_scatter_close(scatter);
+    }
+    if (rc || is_whole)
+        return rc;
+    char held_shown[K3_RANKS_SHOWN_BYTES], missing_shown[K3_RANKS_SHOWN_BYTES];
+    struct k3_ranks missing;
+    k3_ranks_clear(&missing);
+    for (uint32_t rank = 0; rank < k3_layout_world(&set->layout); rank++)
+        if (!k3_ranks_has(&set->ranks, rank))
+            k3_ranks_add(&missing, rank);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "this set holds rank%s %s of %u; bytes of the checkpoint are only in those that "
+                   "are missing (%s), so it cannot be rebuilt: export from a set of all ranks",
+                   set->ranks.count == 1 ? "" : "s", k3_ranks_shown(&set->ranks, held_shown),
+                   k3_layout_world(&set->layout), k3_ranks_shown(&missing, missing_shown));
+}
+
+/* ".export-N.partial", ".export-cN.partial", ".export-index.partial": names that only an export
+ * gives, to files that are not finished. */
+static bool is_leftover(const char *name)
+{
+    static const char head[] = ".export-", tail[] = ".partial";
+    if (!strcmp(name, INDEX_TEMPORARY))
+        return true;
+    if (strncmp(name, head, sizeof head - 1))
+        return false;
+    const char *digits = name + sizeof head - 1;
+    digits += *digits == 'c';
+    size_t count = strspn(digits, "0123456789");
+    return count > 0 && count <= 10 && !strcmp(digits + count, tail);
+}
+
+/* The directory must hold nothing but what an interrupted export left unfinished; that goes. */
+static int clear_leftovers(struct exporter *exporter, uint32_t *removed, struct k3_err *err)
+{
+    const struct k3_dir *to = &exporter->to;
     char **names = NULL;
     uint32_t count = 0;
+    /* A lock the file system does not have is no reason to stop. */
+    if (flock(to->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: another export is writing here: wait for it, or stop it", to->path);
+    int rc = k3_dir_list(to, &names, &count, err);
+    for (uint32_t i = 0; i < count && !rc; i++)
+        if (!is_leftover(names[i]))
+            rc = k3_fail(err, K3_EUNSUPPORTED,
+                         "%s is not empty (%u names, one is %s): an export needs an empty "
+                         "directory; what an interrupted export left may be removed",
+                         to->path, count, names[i]);
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        rc = k3_file_remove(to, names[i], err);
+        *removed += !rc;
+    }
+    k3_names_free(names, count);
+    return rc;
+}
+
+/* The directory must be free, and the files must fit. */
+static int open_target(struct exporter *exporter, const char *to, struct k3_export_report *report,
+                       struct k3_err *err)
+{
+    const uint64_t bytes = report->bytes;
     uint64_t free_bytes = 0;
     int rc = k3_dir_open(to, true, &exporter->to, err);
     if (!rc)
-        rc = k3_dir_list(&exporter->to, &names, &count, err);
-    if (!rc && count)
-        rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "%s is not empty (%u names, the first is %s): an export needs an empty "
-                     "directory; what an interrupted export left may be removed",
-                     to, count, names[0]);
-    k3_names_free(names, count);
+        rc = clear_leftovers(exporter, &report->leftover_count, err);
     if (!rc)
         rc = k3_dir_free_bytes(&exporter->to, &free_bytes, err);
     if (!rc && free_bytes < bytes)
@@ -385,7 +451,7 @@ static int run(const struct k3_export_options *options, struct exporter *exporte
     report->bytes = count_bytes(exporter, &report->file_count);
     for (uint32_t i = 0; i < exporter->set->manifest.source_count; i++)
         source_bytes += exporter->set->manifest.sources[i].bytes;
-    int rc = open_target(exporter, options->to, report->bytes, err);
+    int rc = open_target(exporter, options->to, report, err);
     if (!rc)
         rc = open_workers(exporter, options->job_count, err);
     if (rc)
@@ -414,6 +480,8 @@ int k3_export(const struct k3_export_options *options, struct k3_export_report *
                      "the checkpoint cannot be rebuilt from it");
     if (!rc)
         rc = k3_ckpt_open_set(set, &ckpt, err);
+    if (!rc)
+        rc = check_whole(set, ckpt, err);
     exporter->set = set;
     exporter->ckpt = ckpt;
     if (!rc)

@@ -173,7 +173,7 @@ static int show_set(const char *const *paths, uint32_t count, struct k3_doc *roo
 {
     struct k3_set *set = NULL;
     struct k3_doc *plan = NULL;
-    char layout[256];
+    char layout[256], shown[K3_RANKS_SHOWN_BYTES], partial[K3_RANKS_SHOWN_BYTES + 32];
     uint64_t image_bytes = 0, part_bytes = 0, parts = 0, source_bytes = 0;
     int rc = k3_set_open(paths, count, &set, err);
     if (rc)
@@ -188,6 +188,8 @@ static int show_set(const char *const *paths, uint32_t count, struct k3_doc *roo
     for (uint32_t s = 0; s < m->source_count; s++)
         source_bytes += m->sources[s].bytes;
     k3_layout_describe(&set->layout, layout, sizeof layout);
+    snprintf(partial, sizeof partial, "rank%s %s of %u", m->rank_count == 1 ? "" : "s",
+             k3_ranks_shown(&set->ranks, shown), k3_layout_world(&set->layout));
     rc = k3_doc_decode(K3_MANIFEST_NAME, m->plan_text, m->plan_bytes, &plan, err);
     if (rc)
         goto out;
@@ -197,6 +199,7 @@ static int show_set(const char *const *paths, uint32_t count, struct k3_doc *roo
                  k3_doc_add_string(root, "architecture", set->config.model->architecture) &&
                  k3_doc_add_integer(root, "layers", set->config.layer_count) &&
                  k3_doc_add_string(root, "layout", layout) &&
+                 (!k3_set_is_partial(set) || k3_doc_add_string(root, "partial_set", partial)) &&
                  k3_doc_add_integer(root, "ranks", m->rank_count) &&
                  k3_doc_add_integer(root, "parts", parts) &&
                  k3_doc_add_integer(root, "image_bytes", image_bytes) &&

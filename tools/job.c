@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #define RECORD_BYTES_MAX (1ull << 30) /* 32 million unit digests: 16 TB in one item */
+#define RANKS_BYTES_MAX  (32u << 10)  /* every second of 4096 ranks is a list of 10 KB */
+#define RANKS_HEAD       "k3-ranks 0\n"
 
 int k3_job_open(const char *const *paths, uint32_t count, bool create, struct k3_job *job,
                 struct k3_err *err)
@@ -80,9 +82,55 @@ void k3_staged_name(const char *name, const char *token, char *staged)
     snprintf(staged, K3_STAGED_NAME_BYTES, "%s.%s", name, token);
 }
 
-/* Digest of the plan text in .k3-partial of the first directory; *found false where there is none.
+/* The ranks of an unfinished conversion; a list without ranks where the file is not there: all of
+ * the layout. */
+static int read_ranks(const struct k3_dir *partial, struct k3_ranks *ranks, struct k3_err *err)
+{
+    static const char head[] = RANKS_HEAD;
+    const size_t head_bytes = sizeof head - 1;
+    char *text = NULL;
+    size_t bytes = 0;
+    k3_ranks_clear(ranks);
+    if (!k3_file_exists(partial, K3_RANKS_NAME))
+        return 0;
+    int rc = k3_file_load(partial, K3_RANKS_NAME, RANKS_BYTES_MAX, &text, &bytes, err);
+    if (!rc && (bytes <= head_bytes || memcmp(text, head, head_bytes) || text[bytes - 1] != '\n' ||
+                !k3_ranks_decode(text + head_bytes, bytes - head_bytes - 1, ranks)))
+        rc = k3_fail_at(err, K3_ECORRUPT, K3_RANKS_NAME, -1,
+                        "%s/%s: not a list of ranks: begin again with convert --force",
+                        partial->path, K3_RANKS_NAME);
+    free(text);
+    return rc;
+}
+
+/* Say whose ranks these are; before plan.json, without which they mean nothing. */
+static int publish_ranks(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
+{
+    char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
+    struct k3_text text;
+    if (job->ranks.count == k3_layout_world(&plan->layout))
+        return k3_file_remove(&job->partials[0], K3_RANKS_NAME, err);
+    int rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
+    if (rc)
+        return rc;
+    k3_staged_name(K3_RANKS_NAME, token, temporary);
+    k3_text_init(&text);
+    k3_text_puts(&text, RANKS_HEAD);
+    k3_ranks_put(&job->ranks, &text);
+    k3_text_puts(&text, "\n");
+    rc = k3_text_check(&text, err);
+    if (!rc)
+        rc = k3_file_publish(&job->partials[0], temporary, K3_RANKS_NAME, text.data, text.bytes,
+                             err);
+    k3_text_fini(&text);
+    return rc;
+}
+
+/* Digest of the plan text and the ranks in .k3-partial of the first directory; *found false where
+ * there is none.
  */
-static int partial_plan(struct k3_job *job, uint8_t *digest, bool *found, struct k3_err *err)
+static int partial_plan(struct k3_job *job, uint8_t *digest, struct k3_ranks *ranks, bool *found,
+                        struct k3_err *err)
 {
     struct k3_dir partial = {-1, NULL};
     struct k3_sha256 *sha = NULL;
@@ -94,6 +142,8 @@ static int partial_plan(struct k3_job *job, uint8_t *digest, bool *found, struct
     int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
     if (!rc && k3_file_exists(&partial, K3_PLAN_NAME)) {
         rc = k3_file_load(&partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes, err);
+        if (!rc)
+            rc = read_ranks(&partial, ranks, err);
         if (!rc)
             rc = k3_sha256_open(&sha, err);
         if (!rc) {
@@ -121,34 +171,54 @@ int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_
     return rc;
 }
 
+/* Is what is there of this plan and of the job's ranks?  Else *found says what it is. */
+static bool is_ours(const struct k3_job *job, const struct k3_plan *plan, const uint8_t *digest,
+                    const struct k3_ranks *ranks, const char *what, char *found)
+{
+    char shown[K3_RANKS_SHOWN_BYTES];
+    struct k3_ranks all;
+    k3_ranks_fill(&all, k3_layout_world(&plan->layout));
+    if (ranks->count == 0) /* the list was left out */
+        ranks = &all;
+    if (memcmp(digest, plan->digest, K3_DIGEST_BYTES))
+        snprintf(found, 200, "%s of another checkpoint, layout or revision", what);
+    else if (k3_ranks_equal(ranks, &all) && !k3_ranks_equal(ranks, &job->ranks))
+        snprintf(found, 200, "%s of all %u ranks", what, all.count);
+    else if (!k3_ranks_equal(ranks, &job->ranks))
+        snprintf(found, 200, "%s of rank%s %s alone", what, ranks->count == 1 ? "" : "s",
+                 k3_ranks_shown(ranks, shown));
+    else
+        return true;
+    return false;
+}
+
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err)
 {
     uint8_t digest[K3_DIGEST_BYTES];
+    struct k3_ranks ranks;
     bool has_plan = false;
     found[0] = 0;
     *state = K3_JOB_NEW;
+    k3_ranks_clear(&ranks);
     if (k3_file_exists(&job->outs[0], K3_MANIFEST_NAME)) {
         struct k3_manifest manifest;
         int rc = k3_job_manifest(job, &manifest, err);
         if (rc)
             return rc;
-        *state = K3_JOB_FINISHED;
-        if (memcmp(manifest.plan_digest, plan->digest, K3_DIGEST_BYTES)) {
-            *state = K3_JOB_OTHER;
-            snprintf(found, 200, "a finished set of another checkpoint, layout or revision");
-        }
+        for (uint32_t i = 0; i < manifest.rank_count; i++)
+            k3_ranks_add(&ranks, manifest.ranks[i].rank);
+        *state = is_ours(job, plan, manifest.plan_digest, &ranks, "a finished set", found)
+                     ? K3_JOB_FINISHED
+                     : K3_JOB_OTHER;
         k3_manifest_fini(&manifest);
         return 0;
     }
-    int rc = partial_plan(job, digest, &has_plan, err);
+    int rc = partial_plan(job, digest, &ranks, &has_plan, err);
     if (rc || !has_plan)
         return rc;
-    *state = K3_JOB_PARTIAL;
-    if (memcmp(digest, plan->digest, K3_DIGEST_BYTES)) {
-        *state = K3_JOB_OTHER;
-        snprintf(found, 200, "an unfinished conversion of another checkpoint, layout or revision");
-    }
+    *state = is_ours(job, plan, digest, &ranks, "an unfinished conversion", found) ? K3_JOB_PARTIAL
+                                                                                   : K3_JOB_OTHER;
     return 0;
 }
 
@@ -215,7 +285,9 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
         rc = check_unchanged(job, plan, err);
     if (rc || k3_file_exists(&job->partials[0], K3_PLAN_NAME))
         return rc;
-    rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
+    rc = publish_ranks(job, plan, err);
+    if (!rc)
+        rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
     if (rc)
         return rc;
     k3_staged_name(K3_PLAN_NAME, token, temporary);
@@ -241,6 +313,8 @@ int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, stru
         rc = k3_file_load(&job->partials[0], K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, plan_text,
                           plan_bytes, err);
     if (!rc)
+        rc = read_ranks(&job->partials[0], &job->ranks, err);
+    if (!rc)
         rc = k3_sha256_open(&sha, err);
     if (!rc)
         k3_sha256_of(sha, *plan_text, *plan_bytes, job->plan_digest);
@@ -259,10 +333,12 @@ static int clear_dir(struct k3_dir *dir, struct k3_err *err)
         if (k3_name_ends(names[i], ".record"))
             rc = k3_file_remove(dir, names[i], err);
     for (uint32_t i = 0; i < count && !rc; i++)
-        if (strcmp(names[i], K3_PLAN_NAME))
+        if (strcmp(names[i], K3_PLAN_NAME) && strcmp(names[i], K3_RANKS_NAME))
             rc = k3_file_remove(dir, names[i], err);
     if (!rc)
-        rc = k3_file_remove(dir, K3_PLAN_NAME, err); /* last: it says whose the rest is */
+        rc = k3_file_remove(dir, K3_PLAN_NAME, err); /* behind the rest: it says whose that is */
+    if (!rc)
+        rc = k3_file_remove(dir, K3_RANKS_NAME, err); /* not before: the plan is of these ranks */
     k3_names_free(names, count);
     return rc;
 }
@@ -363,6 +439,38 @@ static bool all_there(const struct k3_job *job, const struct k3_record *record)
     return good;
 }
 
+/* Two runs that began at the same moment may have been for other ranks: the records tell. */
+static int fail_ranks(const struct k3_job *job, const char *name, struct k3_err *err)
+{
+    char shown[K3_RANKS_SHOWN_BYTES];
+    return k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                      "%s/%s: is not of rank%s %s: another run was for other ranks: remove it, or "
+                      "begin again with --force",
+                      job->partials[0].path, name, job->ranks.count == 1 ? "" : "s",
+                      k3_ranks_shown(&job->ranks, shown));
+}
+
+int k3_job_done(struct k3_job *job, const struct k3_plan *plan, uint32_t item,
+                struct k3_record *record, bool *found, struct k3_err *err)
+{
+    const struct k3_item *it = &plan->items[item];
+    char name[K3_STAGED_NAME_BYTES];
+    uint32_t wanted = 0;
+    int rc = k3_job_record(job, item, record, found, err);
+    if (rc || !*found)
+        return rc;
+    for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout); rank++)
+        for (uint32_t p = 0; p < it->part_count; p++)
+            wanted += k3_ranks_has(&job->ranks, rank) &&
+                      k3_layout_has_part(&plan->config, &plan->layout, rank, it->parts[p]);
+    if (record->part_count == wanted) /* each once, and of the ranks */
+        return 0;
+    k3_record_name(item, name);
+    k3_record_fini(record);
+    *found = false;
+    return fail_ranks(job, name, err);
+}
+
 int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,
                   struct k3_err *err)
 {
@@ -387,6 +495,9 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
                         "%s/%s: belongs to another conversion: remove " K3_PARTIAL_NAME
                         " or use --force",
                         job->partials[0].path, name);
+    for (uint32_t p = 0; !rc && p < record->part_count; p++)
+        if (!k3_ranks_has(&job->ranks, record->parts[p].rank))
+            rc = fail_ranks(job, name, err);
     if (!rc && strcmp(record->tool, job->tool))
         rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
                         "%s/%s: was made by %s, this is %s: finish with that build, or begin again "

@@ -5,10 +5,13 @@
 
 #include "ckpt.h"
 #include "manifest.h"
+#include "ranks.h"
 
 #include <stdatomic.h>
 
-#define K3_SOURCES_NAME "sources" /* inside K3_PARTIAL_NAME */
+/* Inside K3_PARTIAL_NAME. */
+#define K3_SOURCES_NAME "sources"
+#define K3_RANKS_NAME   "ranks"
 
 struct k3_progress;
 
@@ -16,6 +19,8 @@ struct k3_job {
     struct k3_dir *outs;     /* --out, in order; owned */
     struct k3_dir *partials; /* .k3-partial of each; owned */
     uint32_t dir_count;
+    struct k3_ranks
+        ranks;     /* the set's; convert sets it before k3_job_state, k3_job_resume reads it */
     char tool[64]; /* "k3-shard VERSION" */
     uint8_t plan_digest[K3_DIGEST_BYTES];
 };
@@ -23,9 +28,9 @@ struct k3_job {
 /* How a directory stands. */
 enum k3_job_state {
     K3_JOB_NEW,      /* nothing of ours there */
-    K3_JOB_PARTIAL,  /* .k3-partial of the same plan */
-    K3_JOB_FINISHED, /* a manifest of the same plan */
-    K3_JOB_OTHER     /* a manifest or a .k3-partial of another plan; *found says which */
+    K3_JOB_PARTIAL,  /* .k3-partial of the same plan and ranks */
+    K3_JOB_FINISHED, /* a manifest of the same plan and ranks */
+    K3_JOB_OTHER     /* a manifest or a .k3-partial of others; *found says which */
 };
 
 /* Open the directories (create: make missing ones).  Fails: K3_EIO, K3_ENOMEM, K3_EUSAGE (one named
@@ -34,7 +39,7 @@ int k3_job_open(const char *const *paths, uint32_t count, bool create, struct k3
                 struct k3_err *err);
 void k3_job_close(struct k3_job *job); /* safe on a zeroed struct */
 
-/* Compare with a plan.  found: 200 bytes for a phrase that names what is there. */
+/* Compare with a plan and job->ranks.  found: 200 bytes for a phrase that names what is there. */
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err);
 
@@ -56,10 +61,11 @@ int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, st
 int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
 
 /* Open .k3-partial of each directory (create), take their locks (shared: beside other workers),
- * write plan.json where it is missing.  K3_EUNSUPPORTED when another conversion runs here. */
+ * write ranks and plan.json where they are missing.  K3_EUNSUPPORTED when another conversion runs
+ * here. */
 int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err);
 
-/* Open existing .k3-partial directories and read plan.json (malloc). */
+/* Open existing .k3-partial directories, read ranks and plan.json (malloc). */
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);
 
 /* Remove .k3-partial and what is in it. */
@@ -76,9 +82,13 @@ void k3_record_name(uint32_t item, char *name);
 void k3_staged_name(const char *name, const char *token, char *staged);
 
 /* Read the record of an item.  *found false: there is none, or its staged files are gone (then it
- * must be done again). A record of another plan or tool build: K3_EUNSUPPORTED. */
+ * must be done again). A record of another plan, other ranks or tool build: K3_EUNSUPPORTED. */
 int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,
                   struct k3_err *err);
+/* The same, with a look at the plan: does the record hold every part of its item that the ranks
+ * have?  What seal would miss is said before the item passes for done. */
+int k3_job_done(struct k3_job *job, const struct k3_plan *plan, uint32_t item,
+                struct k3_record *record, bool *found, struct k3_err *err);
 
 /* Files of the directories that are in the way of this plan: K3_EUNSUPPORTED naming the first. */
 enum k3_job_foreign {
@@ -90,7 +100,7 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
                          const struct k3_layout *layout, enum k3_job_foreign mode,
                          struct k3_err *err);
 
-/* Publish the set from its records; the parts it must have follow from the plan text.
+/* Publish the set from its records; the parts it must have follow from plan text and ranks.
  * Fails: K3_EUNSUPPORTED listing what is missing (exit 4); K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
 int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct k3_err *err);
 

@@ -31,7 +31,7 @@ static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char
     }
     if (mode == K3_FOREIGN_FORCE)
         return NULL; /* will be removed */
-    bool ours = rank < world;
+    bool ours = rank < world && k3_ranks_has(&job->ranks, rank);
     if (ours && is_part) {
         ours = part < k3_config_part_count(config) &&
                k3_layout_has_part(config, layout, rank, part);
@@ -121,7 +121,7 @@ const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *
         return NULL;
     int64_t made_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
     for (uint32_t i = 0; i < ckpt->plan->source_count; i++)
-        if (ckpt->files[i].mtime_ns > made_ns)
+        if (k3_ckpt_needs_file(ckpt, i) && ckpt->files[i].mtime_ns > made_ns)
             return ckpt->plan->sources[i].name;
     return NULL;
 }

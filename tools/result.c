@@ -9,6 +9,8 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static bool printed;
 
@@ -26,6 +28,20 @@ int k3_result_print(const struct k3_doc *root, struct k3_err *err)
     }
     k3_text_fini(&text);
     return rc;
+}
+
+bool k3_result_add_lines(struct k3_doc *root, const char *name, const char *lines)
+{
+    struct k3_doc *array = k3_doc_add_array(root, name);
+    bool added = array != NULL;
+    while (added && *lines) {
+        size_t n = strcspn(lines, "\n");
+        char *line = strndup(lines, n);
+        added = line && (n == 0 || k3_doc_add_string(array, NULL, line));
+        free(line);
+        lines += n + (lines[n] == '\n');
+    }
+    return added;
 }
 
 bool k3_result_is_printed(void)

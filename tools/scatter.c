@@ -87,7 +87,8 @@ int k3_scatter_open(const struct k3_ckpt *ckpt, uint32_t item, struct k3_scatter
     int rc = 0;
     for (uint32_t rank = 0; rank < k3_layout_world(&ckpt->plan->layout) && !rc; rank++)
         for (uint32_t p = 0; p < it->part_count && !rc; p++)
-            rc = add_target(scatter, rank, it->parts[p], err);
+            if (k3_ranks_has(&ckpt->ranks, rank))
+                rc = add_target(scatter, rank, it->parts[p], err);
     if (!rc)
         rc = fill_table(scatter, err);
     if (rc)
@@ -241,4 +242,33 @@ uint64_t k3_scatter_tail(const struct k3_scatter *scatter, uint32_t slot)
     if (!(r->flags & K3_RULE_STORED_LONGER))
         return plan->places[slot].bytes;
     return plan->config.value[r->dim[0]] * k3_dtype_bits(r->dtype) / 8;
+}
+
+/* Bytes of a tensor that the targets hold, each counted once. */
+static uint64_t held_bytes(const struct k3_scatter *scatter, uint32_t slot)
+{
+    const uint64_t bytes = scatter->ckpt->plan->places[slot].bytes;
+    const struct k3_run whole = {.slot = slot, .end = bytes, .tensor_bytes = bytes};
+    uint64_t held = 0;
+    for (uint32_t t = 0; t < scatter->target_count; t++) {
+        struct k3_place_run place;
+        if (!k3_scatter_is_first(scatter, slot, t))
+            continue;
+        k3_scatter_place(scatter, &whole, t, &place);
+        held += place.bytes;
+    }
+    return held;
+}
+
+bool k3_scatter_is_whole(const struct k3_scatter *scatter)
+{
+    const struct k3_ckpt *ckpt = scatter->ckpt;
+    const struct k3_item *item = &ckpt->plan->items[scatter->item];
+    for (uint32_t f = 0; f < item->file_count; f++) {
+        const uint32_t *begin = &ckpt->file_slot_begin[item->files[f]];
+        for (uint32_t s = begin[0]; s < begin[1]; s++)
+            if (held_bytes(scatter, ckpt->slots[s]) != k3_scatter_tail(scatter, ckpt->slots[s]))
+                return false;
+    }
+    return true;
 }

@@ -42,7 +42,7 @@ struct k3_place_run {
     const struct k3_slice *slice;
 };
 
-/* Lay out the item for all ranks of the layout.  Fails: K3_ENOMEM, K3_ELIMIT. */
+/* Lay out the item for the ranks of the checkpoint (ckpt->ranks).  Fails: K3_ENOMEM, K3_ELIMIT. */
 int k3_scatter_open(const struct k3_ckpt *ckpt, uint32_t item, struct k3_scatter **out,
                     struct k3_err *err);
 void k3_scatter_close(struct k3_scatter *scatter); /* NULL is fine */
@@ -74,6 +74,9 @@ void k3_spread_columns(const struct k3_run *run, const struct k3_slice *slice,
 /* True when no earlier target holds the same slice of this slot: each source byte then has exactly
  * one such target. */
 bool k3_scatter_is_first(const struct k3_scatter *scatter, uint32_t slot, uint32_t target);
+
+/* Do the targets together hold every byte of the item's source tensors (but the tails)? */
+bool k3_scatter_is_whole(const struct k3_scatter *scatter);
 
 /* Bytes behind the last row the model uses (A_log): offset in the tensor where they begin; they
  * must be zero. */

@@ -56,6 +56,14 @@ static int decode_plan(struct seal *seal, const char *text, size_t bytes, struct
     seal->layout = seal->plan->layout;
     seal->part_count = k3_config_part_count(&seal->config);
     seal->world = k3_layout_world(&seal->layout);
+    if (seal->job->ranks.count == 0)
+        k3_ranks_fill(&seal->job->ranks, seal->world);
+    for (uint32_t rank = seal->world; rank < K3_RANK_COUNT_MAX; rank++)
+        if (k3_ranks_has(&seal->job->ranks, rank))
+            return k3_fail(err, K3_ECORRUPT,
+                           "%s/" K3_RANKS_NAME ": rank %u, but the layout has %u: begin again with "
+                           "convert --force",
+                           seal->job->partials[0].path, rank, seal->world);
     uint64_t cells = (uint64_t)seal->part_count * seal->world;
     seal->sources_of = calloc(cells, sizeof *seal->sources_of);
     seal->have = calloc(cells, 1);
@@ -166,7 +174,8 @@ static uint64_t list_missing(const struct seal *seal, char *text, size_t bytes)
     text[0] = 0;
     for (uint32_t part = 0; part < seal->part_count; part++)
         for (uint32_t rank = 0; rank < seal->world; rank++) {
-            if (seal->have[(uint64_t)rank * seal->part_count + part] ||
+            if (!k3_ranks_has(&seal->job->ranks, rank) ||
+                seal->have[(uint64_t)rank * seal->part_count + part] ||
                 !k3_layout_has_part(&seal->config, &seal->layout, rank, part))
                 continue;
             missing++;
@@ -268,7 +277,7 @@ static int publish_file(struct k3_job *job, const char *temporary, const char *n
 /* Build and publish the units file of a rank; fill its manifest row. */
 static int seal_rank(struct seal *seal, uint32_t rank, struct k3_sha256 *sha, struct k3_err *err)
 {
-    struct k3_manifest_rank *row = &seal->manifest.ranks[rank];
+    struct k3_manifest_rank *row = &seal->manifest.ranks[seal->manifest.rank_count++];
     struct k3_units units = {.rank = rank};
     char name[K3_NAME_BYTES_MAX + 1], temporary[K3_STAGED_NAME_BYTES];
     uint64_t first = (uint64_t)rank * seal->part_count;
@@ -333,15 +342,23 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct k3_file_entry *)a)->name, ((const struct k3_file_entry *)b)->name);
 }
 
-/* The records together name every source file of the plan, and no other. */
+/* The records together name every source file of the plan, each once, and no other; those of a
+ * partial set some of them. */
 static int check_sources(struct seal *seal, struct k3_err *err)
 {
     const struct k3_manifest *manifest = &seal->manifest;
     qsort(manifest->sources, manifest->source_count, sizeof manifest->sources[0], by_name);
-    bool same = manifest->source_count == seal->plan->source_count;
-    for (uint32_t i = 0; same && i < manifest->source_count; i++)
-        same = !strcmp(manifest->sources[i].name, seal->plan->sources[i].name) &&
-               manifest->sources[i].bytes == seal->plan->sources[i].bytes;
+    bool same = manifest->source_count == seal->plan->source_count ||
+                seal->job->ranks.count < seal->world;
+    for (uint32_t i = 0, f = 0; same && i < manifest->source_count; i++, f++) {
+        const struct k3_source *sources = seal->plan->sources;
+        while (f < seal->plan->source_count &&
+               strcmp(sources[f].name, manifest->sources[i].name) < 0)
+            f++;
+        same = f < seal->plan->source_count &&
+               !strcmp(manifest->sources[i].name, sources[f].name) &&
+               manifest->sources[i].bytes == sources[f].bytes;
+    }
     if (!same)
         return k3_fail(err, K3_ECORRUPT,
                        "%s: the records do not name the source files of the plan: begin again with "
@@ -360,10 +377,10 @@ static int publish(struct seal *seal, struct k3_err *err)
     manifest->ranks = calloc(seal->world, sizeof *manifest->ranks);
     if (!manifest->ranks)
         return no_memory(err);
-    manifest->rank_count = seal->world;
     int rc = k3_sha256_open(&sha, err);
     for (uint32_t rank = 0; rank < seal->world && !rc; rank++)
-        rc = seal_rank(seal, rank, sha, err);
+        if (k3_ranks_has(&seal->job->ranks, rank))
+            rc = seal_rank(seal, rank, sha, err);
     k3_staged_name(K3_MANIFEST_NAME, seal->file_token, temporary);
     if (!rc)
         rc = pick_headers(manifest, err);

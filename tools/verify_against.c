@@ -2,8 +2,9 @@
  * Owns: buffers for each worker and the findings of each item, until the run ends.
  * Threads: one item is one task; a worker has its own buffers, an item its own findings.
  * Errors: K3_EIO, K3_ENOMEM, K3_ECANCELED; a difference is a finding.
- * Invariant: of every source file of every item all bytes are read once, in order; of every part
- * asked for all tensor bytes are compared, and it is counted that they were. */
+ * Invariant: of every source file that the ranks asked for hold bytes of, all bytes are read once,
+ * in order; of every part asked for all tensor bytes are compared, and it is counted that they
+ * were. */
 #include "ckpt.h"
 #include "doc.h"
 #include "fdlimit.h"
@@ -186,22 +187,18 @@ static int compare_file(struct item_run *run, uint32_t file, struct k3_err *err)
     against->source_bytes += source->bytes;
     k3_sha256_final(sha, digest);
     rc = k3_ckpt_file_check(against->ckpt, file, fd, err);
-    const struct k3_file_entry *entry = &against->set->manifest.sources[file];
-    if (!rc && memcmp(digest, entry->sha256, sizeof digest))
+    const struct k3_file_entry *entry = k3_set_source(against->set, source->name);
+    if (!rc && !entry)
+        k3_problems_add(run->problems,
+                        "%s: a source of these ranks that the manifest does not list",
+                        source->name);
+    else if (!rc && memcmp(digest, entry->sha256, sizeof digest))
         k3_problems_add(run->problems,
                         "%s: its SHA-256 is not the one the manifest records for this source",
                         source->name);
 out:
     close(fd);
     return rc;
-}
-
-static bool is_rank_wanted(const struct k3_verify *verify, uint32_t rank)
-{
-    for (uint32_t i = 0; i < verify->rank_count; i++)
-        if (verify->ranks[i] == rank)
-            return true;
-    return verify->rank_count == 0;
 }
 
 /* The manifest's entry of a target; NULL where it lists none. */
@@ -222,8 +219,6 @@ static int open_targets(struct item_run *run, struct k3_err *err)
     for (uint32_t t = 0; t < run->scatter->target_count; t++) {
         const struct k3_target *target = &run->scatter->targets[t];
         const struct k3_part_entry *entry = find_entry(set, &target->part);
-        if (!is_rank_wanted(run->against->verify, target->part.rank))
-            continue;
         if (!entry || entry->bytes != target->file_bytes) {
             k3_problems_add(run->problems,
                             "%s: not listed in the manifest with the size of the plan",
@@ -288,7 +283,8 @@ static int compare_item(void *context, uint32_t worker, uint64_t task, struct k3
         run.fds[t] = -1;
     rc = open_targets(&run, err);
     for (uint32_t f = 0; f < item->file_count && !rc; f++)
-        rc = compare_file(&run, item->files[f], err);
+        if (k3_ckpt_needs_file(against->ckpt, item->files[f]))
+            rc = compare_file(&run, item->files[f], err);
     if (!rc)
         count_compared(&run);
     for (uint32_t t = 0; t < targets; t++)
@@ -459,7 +455,8 @@ static int compare_all(struct against *against, struct k3_err *err)
     if (rc)
         goto out;
     for (uint32_t f = 0; f < plan->source_count; f++)
-        total += plan->sources[f].bytes;
+        if (k3_ckpt_needs_file(against->ckpt, f))
+            total += plan->sources[f].bytes;
     struct k3_workers_options options = {.worker_count = against->worker_count,
                                          .task_count = plan->item_count,
                                          .task = compare_item,
@@ -487,8 +484,13 @@ out:
 
 int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
 {
+    struct k3_ranks ranks = set->ranks;
+    if (verify->rank_count)
+        k3_ranks_clear(&ranks);
+    for (uint32_t i = 0; i < verify->rank_count; i++) /* of the set: looked up before */
+        k3_ranks_add(&ranks, verify->ranks[i]);
     struct k3_ckpt_options options = {
-        .path = verify->against, .layout = &set->layout, .of_set = set};
+        .path = verify->against, .layout = &set->layout, .of_set = set, .ranks = &ranks};
     struct k3_ckpt *ckpt = NULL;
     struct k3_err inner;
     bool same = false;

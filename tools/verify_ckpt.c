@@ -5,6 +5,7 @@
  * Errors: K3_EIO, K3_ENOMEM, K3_ECANCELED; what is wrong with the data is a finding.
  * Invariant: the report says what was judged and what could not be: nothing passes unseen. */
 #include "ckpt.h"
+#include "hf_digest.h"
 #include "hf_index.h"
 #include "stop.h"
 #include "verify.h"
@@ -14,10 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INDEX_BYTES_MAX  (1ull << 30) /* FORMAT.md 1 */
-#define TAIL_BYTES_MAX   65536u       /* pieces of a tail; K3's have 128 bytes */
-#define RECORD_BYTES_MAX 4096u        /* a download record is three short lines */
-#define RECORD_DIR       ".cache/huggingface/download"
+#define INDEX_BYTES_MAX (1ull << 30) /* FORMAT.md 1 */
+#define TAIL_BYTES_MAX  65536u       /* pieces of a tail; K3's have 128 bytes */
 
 /* ---- A_log: what no rank loads must be zero ---- */
 
@@ -84,75 +83,48 @@ static int check_tails(struct k3_verify *verify, const struct k3_ckpt *ckpt, str
 
 /* ---- digests that a download left behind ---- */
 
-/* The SHA-256 that is on record for a source file: second line of its download record, or the name
- * of the blob that a snapshot links to.  False where there is none. */
-static bool recorded_digest(const struct k3_ckpt *ckpt, const struct k3_dir *records,
-                            const char *name, uint8_t digest[K3_DIGEST_BYTES])
-{
-    char text[K3_NAME_BYTES_MAX + 16];
-    char *data = NULL;
-    size_t bytes = 0;
-    ssize_t n = readlinkat(ckpt->dir.fd, name, text, sizeof text - 1);
-    if (n >= 64) {
-        text[n] = 0;
-        const char *slash = strrchr(text, '/');
-        const char *blob = slash ? slash + 1 : text;
-        if (strlen(blob) == 64 && k3_hex_decode(blob, K3_DIGEST_BYTES, digest))
-            return true;
-    }
-    snprintf(text, sizeof text, "%s.metadata", name);
-    if (records->fd < 0 || k3_file_load(records, text, RECORD_BYTES_MAX, &data, &bytes, NULL))
-        return false;
-    const char *line = strchr(data, '\n');
-    bool found = line && strlen(line + 1) > 64 && line[65] == '\n' &&
-                 k3_hex_decode(line + 1, K3_DIGEST_BYTES, digest);
-    free(data);
-    return found;
-}
-
+/* Hash a file that has a record and compare; *count grows where there is one. */
 static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, const char *name,
-                        const uint8_t *wanted, struct k3_err *err)
+                        uint32_t *count, struct k3_err *err)
 {
+    struct k3_hf_digest recorded;
     uint8_t digest[K3_DIGEST_BYTES];
     uint64_t bytes = 0;
+    struct k3_err inner;
+    bool same = false;
+    if (!k3_hf_digest_find(&ckpt->dir, name, &recorded))
+        return 0;
     if (k3_stop_requested())
         return k3_fail(err, K3_ECANCELED, "stopped on request before %s", name);
     int rc = k3_verify_sha256(&ckpt->dir, name, true, digest, &bytes, err);
     if (rc)
         return rc;
     verify->checked_bytes += bytes;
-    if (memcmp(digest, wanted, sizeof digest)) {
-        char found_hex[K3_HEX_BYTES], wanted_hex[K3_HEX_BYTES];
-        k3_hex_encode(digest, sizeof digest, found_hex);
-        k3_hex_encode(wanted, sizeof digest, wanted_hex);
-        k3_problems_add(&verify->problems, "%s: SHA-256 is %s, its download record says %s", name,
-                        found_hex, wanted_hex);
-    }
-    return 0;
+    k3_err_init(&inner);
+    rc = k3_hf_digest_compare(&ckpt->dir, name, &recorded, digest, &same, &inner);
+    if (!rc && !same)
+        k3_problems_add(&verify->notices,
+                        "%s was changed after its download, and is not what its record says", name);
+    else
+        ++*count;
+    return k3_verify_judge(&verify->problems, rc, &inner, err);
 }
 
 static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, struct k3_err *err)
 {
-    struct k3_dir records = {.fd = -1};
     uint32_t count = 0;
     int rc = 0;
     if (verify->quick)
         return 0;
-    (void)k3_dir_open_at(&ckpt->dir, RECORD_DIR, false, &records, NULL);
-    for (uint32_t f = 0; f < ckpt->plan->source_count && !rc; f++) {
-        uint8_t wanted[K3_DIGEST_BYTES];
-        const char *name = ckpt->plan->sources[f].name;
-        if (!recorded_digest(ckpt, &records, name, wanted))
-            continue;
-        rc = check_digest(verify, ckpt, name, wanted, err);
-        count++;
-    }
-    k3_dir_close(&records);
+    for (uint32_t f = 0; f < ckpt->plan->source_count && !rc; f++)
+        rc = check_digest(verify, ckpt, ckpt->plan->sources[f].name, &count, err);
+    for (uint32_t f = 0; f < ckpt->copied_count && !rc; f++)
+        rc = check_digest(verify, ckpt, ckpt->copied[f], &count, err);
     if (rc)
         return rc;
     if (count)
         k3_verify_checked(verify, "SHA-256 of %u of %u files against download records", count,
-                          ckpt->plan->source_count);
+                          ckpt->plan->source_count + ckpt->copied_count);
     else
         k3_verify_checked(verify, "no SHA-256: none is recorded here");
     return 0;

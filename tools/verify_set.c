@@ -254,8 +254,7 @@ static int add_ranks(struct k3_set_check *check, struct k3_err *err)
                                                   ? k3_set_rank(check->set, verify->ranks[i])
                                                   : &manifest->ranks[i];
         if (!rank)
-            return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks",
-                           verify->ranks[i], manifest->rank_count);
+            return k3_set_fail_rank(check->set, verify->ranks[i], err);
         parts += rank->part_count;
     }
     check->parts = calloc((size_t)parts + 1, sizeof *check->parts);
@@ -366,12 +365,15 @@ static int check_set(struct k3_verify *verify, const struct k3_set *set, struct 
 
 static void describe(struct k3_verify *verify, const struct k3_set *set)
 {
-    char layout[256];
+    char layout[256], shown[K3_RANKS_SHOWN_BYTES];
     k3_layout_describe(&set->layout, layout, sizeof layout);
     k3_text_putf(&verify->subject, "shard set %s", set->dirs[set->manifest_dir].path);
     if (set->dir_count > 1)
         k3_text_putf(&verify->subject, " and %u more", set->dir_count - 1);
     k3_text_putf(&verify->subject, ": %s", layout);
+    if (k3_set_is_partial(set))
+        k3_text_putf(&verify->subject, "; rank%s %s of %u", set->ranks.count == 1 ? "" : "s",
+                     k3_ranks_shown(&set->ranks, shown), k3_layout_world(&set->layout));
     k3_verify_checked(verify, "manifest");
 }
 

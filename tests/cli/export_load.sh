@@ -12,6 +12,13 @@ run() {
 run export set2 set --to again
 diff -r ckpt again && echo "the same files"
 run export set set2 --to again
+mkdir sixth seventh
+touch sixth/.export-3.partial sixth/.export-c12.partial sixth/.export-index.partial
+"$K3" export set set2 --to sixth 2>&1 | grep notice
+diff -r ckpt sixth && echo "the same files, and no other"
+touch seventh/.export-3.partial seventh/.export-x.partial
+run export set set2 --to seventh
+ls -A seventh
 run load set set2
 run load set2 set --ranks 1 --io pread --no-verify
 run load set set2 --ranks 3

@@ -40,7 +40,7 @@ run plain
 digest=$(sha256sum ckpt/model-00001-of-000008.safetensors | cut -d' ' -f1)
 mkdir -p ckpt/.cache/huggingface/download
 for file in 1 2; do # the record of file 2 is wrong
-    printf 'commit\n%s\n0.0\n' "$digest" \
+    printf 'commit\n%s\n%s.5\n' "$digest" "$(date +%s)" \
         >ckpt/.cache/huggingface/download/model-0000$file-of-000008.safetensors.metadata
 done
 run ckpt

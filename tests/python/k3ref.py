@@ -21,6 +21,7 @@ Usage     k3ref.py compare CKPT OUT [OUT…] [layout]   exit 0 equal, 1 differen
           k3ref.py units   FILE                       prints the unit digests of a file
           layout: --tp N --dp N --pp N --pp-layers a,b,… --experts ep|tp --shared tp|replicate
                   --vision replicate|first|drop --repository S --revision S
+          compare, build: --ranks LIST  a set of these ranks alone (section 8.1)
 """
 
 import argparse
@@ -797,10 +798,12 @@ def units_name(rank):
 class Set:
     """Everything of one set that follows from (checkpoint, layout, repository, revision)."""
 
-    def __init__(self, ckpt, layout):
+    def __init__(self, ckpt, layout, ranks=None):
         self.ckpt = ckpt if isinstance(ckpt, Checkpoint) else Checkpoint(ckpt)
         self.model = Model(self.ckpt.config)
         self.layout = layout.resolve(self.model)
+        self.ranks = sorted(ranks) if ranks else list(range(self.layout.world))
+        require(self.ranks[-1] < self.layout.world, f"the layout has no rank {self.ranks[-1]}")
         self.check_sources()
         self.plan = self.make_plan()
         self.plan_text = canonical(self.plan)
@@ -874,6 +877,19 @@ class Set:
             "version": 0,
         }
 
+    def sources(self):
+        """Names of the source files that the manifest lists (section 8.1)."""
+        if len(self.ranks) == self.layout.world:
+            return self.ckpt.files
+        held = {
+            self.ckpt.tensors[piece.name].file
+            for rank in self.ranks
+            for part in self.layout.parts(self.model, rank)
+            for group in Rules(self.model, self.layout, rank).groups(part)
+            for piece in group.pieces
+        }
+        return [name for name in self.ckpt.files if name in held]
+
     def items(self):
         """Connected sets of (files, parts), by lowest part (section 4.6)."""
         groups = []
@@ -916,7 +932,7 @@ class Set:
             yield name, None, data
         yield HEADERS_NAME, None, headers_zst
         ranks = []
-        for rank in range(self.layout.world):
+        for rank in self.ranks:
             entry = {"image_bytes": 0, "parts": [], "rank": rank}
             units = []
             for part in self.layout.parts(self.model, rank):
@@ -968,7 +984,7 @@ class Set:
                 "plan_sha256": self.plan_digest,
                 "ranks": ranks,
                 "sources": [
-                    file_entry(n, os.path.join(self.ckpt.directory, n)) for n in self.ckpt.files
+                    file_entry(n, os.path.join(self.ckpt.directory, n)) for n in self.sources()
                 ],
                 "tool": tool,
                 "totals": {
@@ -1015,10 +1031,10 @@ def is_one_zstd_frame(data):
     return at + (4 if descriptor >> 2 & 1 else 0) == len(data)
 
 
-def build_set(ckpt, layout, directories, tool="k3-shard 0"):
+def build_set(ckpt, layout, directories, tool="k3-shard 0", ranks=None):
     """Writes a whole set, the manifest last."""
     directories = [directories] if isinstance(directories, str) else list(directories)
-    made = Set(ckpt, layout)
+    made = Set(ckpt, layout, ranks)
     for d in directories:
         os.makedirs(d, exist_ok=True)
         require(not os.listdir(d), f"{d} is not empty")
@@ -1161,10 +1177,10 @@ class Comparison:
         return not self.problems
 
 
-def compare_set(ckpt, directories, layout):
+def compare_set(ckpt, directories, layout, ranks=None):
     """Returns (problems, count of equal files)."""
     directories = [directories] if isinstance(directories, str) else list(directories)
-    comparison = Comparison(Set(ckpt, layout), directories)
+    comparison = Comparison(Set(ckpt, layout, ranks), directories)
     comparison.run()
     return comparison.problems, comparison.equal_files
 
@@ -1184,6 +1200,15 @@ def add_layout(parser):
     parser.add_argument("--revision", default="")
 
 
+def rank_list(text):
+    """0-3,8 -> [0, 1, 2, 3, 8]"""
+    ranks = []
+    for piece in text.split(","):
+        first, _, last = piece.partition("-")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
+
+
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(
         description="independent reader and writer of the k3-shard format"
@@ -1194,6 +1219,7 @@ def parse_arguments(argv):
         sub.add_argument("ckpt")
         if name in ("compare", "build"):
             sub.add_argument("out", nargs="+")
+            sub.add_argument("--ranks", type=rank_list)
         add_layout(sub)
     for name in ("tree", "units"):
         commands.add_parser(name).add_argument("file", nargs="+")
@@ -1235,10 +1261,10 @@ def main(argv=None):
             print(n, "parts", *sorted(parts), "files", *sorted(files))
         return 0
     if args.command == "build":
-        made = build_set(args.ckpt, layout_of(args), args.out)
+        made = build_set(args.ckpt, layout_of(args), args.out, ranks=args.ranks)
         print(f"wrote plan {made.plan_digest}")
         return 0
-    problems, equal = compare_set(args.ckpt, args.out, layout_of(args))
+    problems, equal = compare_set(args.ckpt, args.out, layout_of(args), args.ranks)
     for text in problems[:20]:
         print("DIFFERS", text)
     if len(problems) > 20:

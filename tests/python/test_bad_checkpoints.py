@@ -243,6 +243,11 @@ def index_is_cut_off(c):
     c.text(INDEX, c.read_text(INDEX)[:-40])
 
 
+@case(INDEX, "write it with less white space")
+def index_is_mostly_white_space(c):
+    c.text(INDEX, c.read_text(INDEX) + " " * (17 << 20))
+
+
 @case(INDEX)
 def index_is_empty(c):
     c.text(INDEX, "")

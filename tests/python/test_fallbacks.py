@@ -23,7 +23,7 @@ import k3test  # pylint: disable=wrong-import-position
 
 CANNOT = 77
 LOOP_BYTES = 48 << 20
-HOT = "timed sample reads found the parts in memory"
+HOT = "sample reads found the parts in memory"
 OVERLAY = 'mount -t overlay k3 -o "lowerdir=$1:$2" "$3" || exit 77; shift 3; exec "$@"'
 LOOP = ('device=$(losetup -b 4096 --direct-io=on -f --show "$1") || exit 77; '
         'mount -o ro "$device" "$2"; rc=$?; losetup -d "$device"; [ $rc = 0 ] || exit 77; '
@@ -213,6 +213,34 @@ def test_loop(place, ring):
                     io="uring")
 
 
+def test_convert(place, ckpt):
+    """`convert` makes the same set by every way, and says which are refused."""
+    golden = k3test.files_of(place.set)
+    cases = (("nothing is refused", (), ()),
+             ("ring refused", ("ring",), ("io uring is not used", "seccomp")),
+             ("O_DIRECT refused", ("direct",),
+              ("source files are read through the page cache: direct reads (O_DIRECT)",
+               "parts are read through the page cache: direct reads (O_DIRECT)",
+               "parts are written through the page cache: direct reads (O_DIRECT)")),
+             ("ring and O_DIRECT refused", ("ring", "direct"), ("seccomp", "O_DIRECT")),
+             ("64 KiB of locked memory", ("memlock",), ()))
+    for number, (name, rules, says) in enumerate(cases):
+        out = os.path.join(place.work, f"converted{number}")
+        done = place.run("convert", ckpt, "--out", out, "--tp", "2", "--json", "--quiet",
+                         rules=rules)
+        if done.code == CANNOT:
+            place.suite.skip(f"convert: {name}", " ".join(done.err.split()))
+            continue
+        lines = json.loads(done.out).get("fallbacks") if done.code == 0 else None
+        bad = "" if done.code == 0 else f"exit {done.code}"
+        bad = bad or k3test.difference(k3test.files_of(out), golden)
+        bad = bad or next((f"not said: {w}" for w in says if w not in "\n".join(lines)), "")
+        if not bad and len(lines) != len(set(lines)):
+            bad = "a line stands twice"
+        place.suite.check(not bad, f"convert: {name}", f"{bad}\n{done}")
+        shutil.rmtree(out, ignore_errors=True)
+
+
 def main():
     build = os.environ.get("K3_BUILD", "build/release")
     k3 = os.path.abspath(os.environ.get("K3", os.path.join(build, "k3-shard")))
@@ -232,6 +260,7 @@ def main():
         ring = place.load(io="uring").code == 0
         if not ring:
             print(f"# --io uring is refused here: {place.load(io='uring')}")
+        test_convert(place, ckpt)
         test_plain(place, ring)
         test_refused(place, ring)
         test_tmpfs(place)

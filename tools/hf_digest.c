@@ -1,0 +1,153 @@
+/* Purpose: digests that a download from the Hugging Face hub left behind, and their comparison.
+ * Owns: nothing between calls.
+ * Threads: any.
+ * Errors: K3_ECORRUPT for a file that is not what its record says.
+ * Invariant: a record condemns a file only where the hub's own client would believe it: it is of
+ * the client's form, and the file was not written after it. */
+#include "hf_digest.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RECORD_DIR       ".cache/huggingface/download"
+#define RECORD_BYTES_MAX 4096u          /* a record is three short lines */
+#define CLOCK_NS         1000000000ll   /* the client allows this for coarse file times */
+#define SECONDS_MAX      100000000000ll /* the year 5138: no overflow in nanoseconds */
+
+/* ---- the cache of the hub: a link to blobs/SHA256 ---- */
+
+static bool find_blob(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+{
+    struct stat link;
+    char *path = NULL, *real = NULL;
+    bool found = false;
+    if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW) || !S_ISLNK(link.st_mode) ||
+        asprintf(&path, "%s/%s", dir->path, name) < 0)
+        return false;
+    real = realpath(path, NULL); /* a link to the link of a snapshot leads there too */
+    char *blob = real ? strrchr(real, '/') : NULL;
+    if (blob && blob - real >= 6 && !strncmp(blob - 6, "/blobs", 6) && strlen(blob + 1) == 64)
+        found = k3_hex_decode(blob + 1, K3_DIGEST_BYTES, out->sha256);
+    if (found)
+        snprintf(out->where, sizeof out->where, "the name of the blob it links to");
+    free(real);
+    free(path);
+    return found;
+}
+
+/* ---- FILE.metadata: commit, etag, time, a line each ---- */
+
+/* The next line of *at, without white space around it; false at the end. */
+static bool next_line(const char **at, const char **line, size_t *bytes)
+{
+    const char *end = strchr(*at, '\n');
+    if (!**at)
+        return false;
+    *line = *at;
+    *at = end ? end + 1 : *at + strlen(*at);
+    *bytes = (size_t)(*at - *line);
+    while (*bytes && strchr(" \t\r\n", (*line)[*bytes - 1]))
+        --*bytes;
+    while (*bytes && strchr(" \t\r", **line)) {
+        ++*line;
+        --*bytes;
+    }
+    return true;
+}
+
+/* "1717171717.25" into nanoseconds. */
+static bool read_time(const char *text, size_t bytes, int64_t *time_ns)
+{
+    int64_t seconds = 0, fraction_ns = 0, digit_ns = CLOCK_NS / 10;
+    size_t at = 0;
+    for (; at < bytes && text[at] >= '0' && text[at] <= '9'; at++) {
+        seconds = seconds * 10 + (text[at] - '0');
+        if (seconds > SECONDS_MAX)
+            return false;
+    }
+    if (at == 0)
+        return false;
+    if (at < bytes && text[at] == '.')
+        for (at++; at < bytes && text[at] >= '0' && text[at] <= '9'; at++) {
+            fraction_ns += (text[at] - '0') * digit_ns;
+            digit_ns /= 10;
+        }
+    *time_ns = seconds * 1000000000ll + fraction_ns;
+    return at == bytes;
+}
+
+static bool read_record(const char *text, struct k3_hf_digest *out, int64_t *time_ns)
+{
+    const char *at = text, *line;
+    size_t bytes;
+    return next_line(&at, &line, &bytes) &&                /* the commit */
+           next_line(&at, &line, &bytes) && bytes == 64 && /* 40 digits: a git blob, not in LFS */
+           k3_hex_decode(line, K3_DIGEST_BYTES, out->sha256) && next_line(&at, &line, &bytes) &&
+           read_time(line, bytes, time_ns);
+}
+
+static bool find_record(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+{
+    struct stat stat;
+    char *text = NULL;
+    size_t bytes = 0;
+    int64_t time_ns = 0;
+    snprintf(out->where, sizeof out->where, RECORD_DIR "/%s.metadata", name);
+    if (k3_file_load(dir, out->where, RECORD_BYTES_MAX, &text, &bytes, NULL))
+        return false;
+    bool found = strlen(text) == bytes && read_record(text, out, &time_ns) &&
+                 !fstatat(dir->fd, name, &stat, 0);
+    free(text);
+    if (found) {
+        int64_t written_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
+        out->is_outdated = written_ns - CLOCK_NS > time_ns;
+    }
+    return found;
+}
+
+bool k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+{
+    memset(out, 0, sizeof *out);
+    return find_blob(dir, name, out) || find_record(dir, name, out);
+}
+
+/* ---- comparison ---- */
+
+int k3_hf_digest_compare(const struct k3_dir *dir, const char *name,
+                         const struct k3_hf_digest *recorded, const uint8_t digest[K3_DIGEST_BYTES],
+                         bool *same, struct k3_err *err)
+{
+    char found[K3_HEX_BYTES], wanted[K3_HEX_BYTES];
+    *same = memcmp(digest, recorded->sha256, K3_DIGEST_BYTES) == 0;
+    if (*same || recorded->is_outdated)
+        return 0;
+    k3_hex_encode(digest, K3_DIGEST_BYTES, found);
+    k3_hex_encode(recorded->sha256, K3_DIGEST_BYTES, wanted);
+    return k3_fail_at(err, K3_ECORRUPT, name, -1,
+                      "%s/%s: SHA-256 is %s, but %s (%s) says that %s was downloaded: the file is "
+                      "damaged; download it again",
+                      dir->path, name, found,
+                      recorded->where[0] == '.' ? "its download record" : "the hub's cache",
+                      recorded->where, wanted);
+}
+
+int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
+                       const uint8_t digest[K3_DIGEST_BYTES], struct k3_hf_tally *tally,
+                       struct k3_err *err)
+{
+    struct k3_hf_digest recorded;
+    bool same = false;
+    if (!k3_hf_digest_find(dir, name, &recorded))
+        return 0;
+    int rc = k3_hf_digest_compare(dir, name, &recorded, digest, &same, err);
+    if (rc)
+        return rc;
+    if (same)
+        atomic_fetch_add(&tally->same_count, 1);
+    else if (atomic_fetch_add(&tally->outdated_count, 1) == 0)
+        snprintf(tally->outdated, sizeof tally->outdated, "%s", name);
+    return 0;
+}
