@@ -9,6 +9,7 @@
 #include "stop.h"
 #include "verify.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,11 +85,21 @@ static int check_tails(struct k3_verify *verify, const struct k3_ckpt *ckpt, str
 
 /* ---- digests that a download left behind ---- */
 
-/* The SHA-256 that is on record for a source file: second line of its download record, or the name
- * of the blob that a snapshot links to.  False where there is none. */
-static bool recorded_digest(const struct k3_ckpt *ckpt, const struct k3_dir *records,
-                            const char *name, uint8_t digest[K3_DIGEST_BYTES])
+/* No record, or one that cannot be read: only the latter is a failure. */
+static int absent_or_fail(const struct k3_err *why, struct k3_err *err)
 {
+    bool is_failure = why->rc == K3_ENOMEM ||
+                      (why->rc == K3_EIO && why->sys_errno != ENOENT && why->sys_errno != ENOTDIR &&
+                       why->sys_errno != ELOOP);
+    return is_failure ? k3_fail(err, why->rc, "%s", why->text) : 0;
+}
+
+/* The SHA-256 that is on record for a source file: second line of its download record, or the name
+ * of the blob that a snapshot links to.  False where there is none, or with err filled. */
+static bool recorded_digest(const struct k3_ckpt *ckpt, const struct k3_dir *records,
+                            const char *name, uint8_t digest[K3_DIGEST_BYTES], struct k3_err *err)
+{
+    struct k3_err why;
     char text[K3_NAME_BYTES_MAX + 16];
     char *data = NULL;
     size_t bytes = 0;
@@ -101,8 +112,13 @@ static bool recorded_digest(const struct k3_ckpt *ckpt, const struct k3_dir *rec
             return true;
     }
     snprintf(text, sizeof text, "%s.metadata", name);
-    if (records->fd < 0 || k3_file_load(records, text, RECORD_BYTES_MAX, &data, &bytes, NULL))
+    if (records->fd < 0)
         return false;
+    k3_err_init(&why);
+    if (k3_file_load(records, text, RECORD_BYTES_MAX, &data, &bytes, &why)) {
+        (void)absent_or_fail(&why, err);
+        return false;
+    }
     const char *line = strchr(data, '\n');
     bool found = line && strlen(line + 1) > 64 && line[65] == '\n' &&
                  k3_hex_decode(line + 1, K3_DIGEST_BYTES, digest);
@@ -138,12 +154,17 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
     int rc = 0;
     if (verify->quick)
         return 0;
-    (void)k3_dir_open_at(&ckpt->dir, RECORD_DIR, false, &records, NULL);
+    struct k3_err why;
+    k3_err_init(&why);
+    if (k3_dir_open_at(&ckpt->dir, RECORD_DIR, false, &records, &why))
+        rc = absent_or_fail(&why, err);
     for (uint32_t f = 0; f < ckpt->plan->source_count && !rc; f++) {
         uint8_t wanted[K3_DIGEST_BYTES];
         const char *name = ckpt->plan->sources[f].name;
-        if (!recorded_digest(ckpt, &records, name, wanted))
+        if (!recorded_digest(ckpt, &records, name, wanted, err)) {
+            rc = err->rc;
             continue;
+        }
         rc = check_digest(verify, ckpt, name, wanted, err);
         count++;
     }
