@@ -150,6 +150,8 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
     int rc = verify_paths(&verify, opts, err);
     if (!rc)
         rc = k3_text_check(&verify.subject, err);
+    if (!rc)
+        rc = k3_text_check(&verify.checked, err);
     if (!rc && opts->json)
         rc = print_json(&verify, err);
     else if (!rc)

@@ -88,7 +88,7 @@ static int check_tails(struct k3_verify *verify, const struct k3_ckpt *ckpt, str
 /* No record, or one that cannot be read: only the latter is a failure. */
 static int absent_or_fail(const struct k3_err *why, struct k3_err *err)
 {
-    bool is_failure = why->rc == K3_ENOMEM ||
+    bool is_failure = why->rc == K3_ENOMEM || why->rc == K3_ECORRUPT || /* it shrank meanwhile */
                       (why->rc == K3_EIO && why->sys_errno != ENOENT && why->sys_errno != ENOTDIR &&
                        why->sys_errno != ELOOP);
     return is_failure ? k3_fail(err, why->rc, "%s", why->text) : 0;

@@ -68,7 +68,7 @@ FILE_CLASSES = {"open", "create", "read", "write", "sync", "reserve", "size", "m
 # A unit that a drive cannot read is a bad unit for verify.
 CODES_ALSO = {("read", "EOF"): {3}, ("read", "EIO"): {3}, ("ring_result", "EOF"): {3}, ("ring_setup", None): {4},
               ("ring_submit", None): {4}, ("ring_wait", None): {4}, ("ring_read", None): {4}}
-OBJECT = re.compile(r"/|\.(safetensors|units|json|record|zst|md|model)\b|LICENSE|plan|files|tensors")
+OBJECT = re.compile(r"/|direct reads|\.(safetensors|units|json|record|zst|md|model)\b|LICENSE|plan|files|tensors")
 EMPTY_TALK = re.compile(r"without a reason|Success|\(null\)|task \d+ failed")
 # What differs from run to run: times, and the route and memory of a load.
 TIMES = re.compile(r" in [\d.]+ s.*|(read|route|phases|memory|fallback) .*")
@@ -324,10 +324,10 @@ def calls_of(scene):
     return found
 
 
-def all_cases(scene, calls, draw):
+def all_cases(scene, calls, draw, every):
     for name, sites in calls.items():
-        numbers = range(1, len(sites) + 1)
-        if scene.jobs > 1 and len(sites) > CROWD_POINTS:
+        numbers = range(draw.randint(1, min(every, len(sites))), len(sites) + 1, every)
+        if scene.jobs > 1 and len(numbers) > CROWD_POINTS:
             numbers = sorted(draw.sample(numbers, CROWD_POINTS))
         for n in numbers:
             for kind in KINDS[name]:
@@ -382,6 +382,7 @@ def main():
     mode.add_argument("--all", action="store_true", help="every call: minutes")
     options.add_argument("--only", type=lambda s: s.split(","), help="scenes whose name has one")
     options.add_argument("--class", dest="classes", type=lambda s: s.split(","))
+    options.add_argument("--every", type=int, default=1, help="of --all, one call in N")
     options.add_argument("--seed", type=int, default=1)
     options = options.parse_args()
     suite, draw, seen = Suite(), random.Random(options.seed), set()
@@ -395,7 +396,7 @@ def main():
             calls = {n: s for n, s in calls.items() if not options.classes or n in options.classes}
             call_count += sum(map(len, calls.values()))
             places.update((n, site) for n, sites in calls.items() for site in sites)
-            cases = list(all_cases(scene, calls, draw) if options.all
+            cases = list(all_cases(scene, calls, draw, options.every) if options.all
                          else sample_cases(calls, seen))
             if cases:
                 for name, count in run_cases(suite, scene, cases).items():
