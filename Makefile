@@ -18,7 +18,7 @@ LDFLAGS ?=
 WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
-COMMANDS := plan convert seal verify inspect export load synth
+COMMANDS := plan convert seal verify inspect export load bench doctor synth
 FEATURES :=
 LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread
 LIBS_TEST := -lcmocka

@@ -15,6 +15,8 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_inspect(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_export(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err);
+int k3_cmd_bench(const struct k3_opts *opts, struct k3_err *err);
+int k3_cmd_doctor(const struct k3_opts *opts, struct k3_err *err);
 int k3_cmd_synth(const struct k3_opts *opts, struct k3_err *err);
 
 int k3_cmd_help(const struct k3_opts *opts, struct k3_err *err);

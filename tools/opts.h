@@ -9,10 +9,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define K3_WORLD_MAX    4096u /* ranks: what the format has room for (K3_RANK_COUNT_MAX) */
-#define K3_OPT_LIST_MAX 4096u /* numbers in one list: a list of all ranks is the longest */
-#define K3_JOBS_MAX     1024u /* threads: more than the cores of any node */
-#define K3_OPT_ROWS_MAX 64    /* one bit each in k3_opts.set */
+#define K3_WORLD_MAX        4096u /* ranks: what the format has room for (K3_RANK_COUNT_MAX) */
+#define K3_OPT_LIST_MAX     4096u /* numbers in one list: a list of all ranks is the longest */
+#define K3_JOBS_MAX         1024u /* threads: more than the cores of any node */
+#define K3_BENCH_ROUNDS_MAX 99u   /* each takes seconds to minutes */
+#define K3_OPT_ROWS_MAX     64    /* one bit each in k3_opts.set */
 
 enum k3_opt_kind {
     K3_OPT_NONE,    /* bool */
@@ -56,6 +57,9 @@ enum k3_opt_id {
     K3_ID_IO,
     K3_ID_STAGING,
     K3_ID_NO_VERIFY,
+    K3_ID_ROUNDS,
+    K3_ID_SIZE,
+    K3_ID_SCRATCH,
     K3_ID_PRESET,
     K3_ID_LAYERS,
     K3_ID_EXPERT_COUNT,
@@ -125,6 +129,10 @@ struct k3_opts {
     uint64_t staging_bytes;
     bool no_verify;
 
+    uint32_t rounds;
+    uint64_t size_bytes;
+    const char *scratch; /* NULL: no conversion is measured */
+
     uint32_t preset;       /* K3_OPT_PRESET_* */
     uint32_t layers;       /* 0: as the preset has */
     uint32_t expert_count; /* 0: as the preset has */
@@ -161,6 +169,8 @@ enum k3_command_id {
     K3_CMD_INSPECT,
     K3_CMD_EXPORT,
     K3_CMD_LOAD,
+    K3_CMD_BENCH,
+    K3_CMD_DOCTOR,
     K3_CMD_SYNTH,
     K3_CMD_HELP,
     K3_CMD_MAN,

@@ -14,7 +14,8 @@ _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the f
 #define ON(name)    (UINT32_C(1) << K3_CMD_##name)
 #define LAYOUT      (ON(PLAN) | ON(CONVERT))
 #define ON_SETS     (ON(SEAL) | ON(VERIFY) | ON(INSPECT) | ON(EXPORT) | ON(LOAD))
-#define WORK        (LAYOUT | ON_SETS | ON(SYNTH))
+#define ON_HOST     (ON(BENCH) | ON(DOCTOR))
+#define WORK        (LAYOUT | ON_SETS | ON_HOST | ON(SYNTH))
 #define EVERY       ((UINT32_C(1) << K3_CMD_COUNT) - 1)
 #define FIELD(name) .field = offsetof(struct k3_opts, name)
 
@@ -76,7 +77,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                        .min = 1, .max = K3_JOBS_MAX, FIELD(workers), .commands = ON(CONVERT)},
     [K3_ID_RANKS] = {K3_ID_RANKS, K3_OPT_RANKS, "ranks", "LIST", NULL, NULL,
                      "ranks like 0,2-5 (default: all that are there)", own_group,
-                     .max = K3_WORLD_MAX - 1, FIELD(ranks), .commands = ON(VERIFY) | ON(LOAD)},
+                     .max = K3_WORLD_MAX - 1, FIELD(ranks),
+                     .commands = ON(VERIFY) | ON(LOAD) | ON(BENCH)},
     [K3_ID_CHECK_QUICK] = {K3_ID_CHECK_QUICK, K3_OPT_NONE, "quick", NULL, NULL, NULL,
                            "manifest, sizes, headers and units files only", own_group,
                            FIELD(check_quick), .commands = ON(VERIFY)},
@@ -98,13 +100,22 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "where the images go", own_group, FIELD(device), .commands = ON(LOAD)},
     [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread",
                   "how bytes are read; a named engine never falls back to another", own_group,
-                  FIELD(io), .commands = ON(LOAD)},
+                  FIELD(io), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
                        "memory for the slots that reads land in", own_group, .min = 1,
-                       FIELD(staging_bytes), .commands = ON(LOAD)},
+                       FIELD(staging_bytes), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_NO_VERIFY] = {K3_ID_NO_VERIFY, K3_OPT_NONE, "no-verify", NULL, NULL, NULL,
                          "do not prove the bytes; the report says so", own_group, FIELD(no_verify),
                          .commands = ON(LOAD)},
+    [K3_ID_ROUNDS] = {K3_ID_ROUNDS, K3_OPT_UINT, "rounds", "N", "3", NULL,
+                      "times that everything is measured, in turn; medians are shown", own_group,
+                      .min = 1, .max = K3_BENCH_ROUNDS_MAX, FIELD(rounds), .commands = ON(BENCH)},
+    [K3_ID_SIZE] = {K3_ID_SIZE, K3_OPT_SIZE, "size", "SIZE", "10GiB", NULL,
+                    "bytes of the set that one measurement reads at most", own_group, .min = 1,
+                    FIELD(size_bytes), .commands = ON(BENCH)},
+    [K3_ID_SCRATCH] = {K3_ID_SCRATCH, K3_OPT_STRING, "scratch", "DIR", NULL, NULL,
+                       "also measure convert, on a synthetic checkpoint made and removed in DIR",
+                       own_group, FIELD(scratch), .commands = ON(BENCH)},
     [K3_ID_PRESET] =
         {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
          "tiny: every kind of tensor, small; layer: layers of real size; full: the whole model",
@@ -192,6 +203,21 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "Loads the images of a shard set, proves every unit where it landed, and reports rate, "
          "route and memory.  All directories of the set are given together.",
          "k3-shard load /nvme/k3-tp8 --ranks 0", 1, MANY, k3_cmd_load},
+    [K3_CMD_BENCH] =
+        {K3_CMD_BENCH, "bench", "DIR...", "measure this machine, and what load makes of it",
+         use_group,
+         "Measures the ceilings of this machine on the files of a shard set (direct reads, page "
+         "cache, memory, hashing), then load in the same rounds, and says in percent how near it "
+         "comes to what limits it.  Without --ranks it takes as many as --size holds.  Only reads, "
+         "unless --scratch is given; the set's pages leave the page cache.",
+         "k3-shard bench /nvme/k3-tp8 --ranks 0", 1, MANY, k3_cmd_bench},
+    [K3_CMD_DOCTOR] =
+        {K3_CMD_DOCTOR, "doctor", "[DIR]", "say what this machine can do, and why not", use_group,
+         "Looks at processors, memory, limits, io_uring and, where it is given, at the file system "
+         "and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is ok, "
+         "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
+         "missing.",
+         "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
     [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND]", "show this help or that of a command",
                      help_group, "Shows what a command does and takes.", "k3-shard help convert", 0,
                      1, k3_cmd_help},

@@ -1,0 +1,10 @@
+# What bench and doctor say where nothing of it depends on the machine.
+"$K3" bench nowhere --quiet
+echo "exit $?"
+mkdir empty
+"$K3" bench empty --quiet
+echo "exit $?"
+"$K3" doctor nowhere | grep -E '^missing (directory|gpu)'
+echo "exit ${PIPESTATUS[0]}"
+"$K3" doctor empty extra
+echo "exit $?"

@@ -1,0 +1,3 @@
+# The help of bench and of doctor.
+"$K3" help bench
+"$K3" help doctor
