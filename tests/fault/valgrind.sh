@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The commands on a tiny model, and the unit tests, under Valgrind's memcheck: no bad access, no use
-# of what was never written, no leak of any kind.  Ten minutes.  TAP lines; exit 77 without Valgrind.
+# of what was never written, no leak of any kind.  Minutes.  TAP lines; exit 77 without Valgrind.
 #
 # Not run here: io uring.  Valgrind (3.19) lets one thread run at a time and holds on to that right
 # inside io_uring_enter, so that the thread which is to hand over reads never does.  `make sanitize`

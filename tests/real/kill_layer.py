@@ -7,7 +7,7 @@ How       one undisturbed conversion gives the golden digests and the duration. 
           with varied --jobs and --memory are killed (SIGKILL) after a random part of that duration,
           again and again, until they end; each end is compared: every file by SHA-256.
 Usage     kill_layer.py [--kills N] [--seed S] [--ckpt DIR] [--room DIR]     (K3 in the environment)
-          Without --ckpt it makes one of 2 GB: rows, heads and experts of K3's size, fewer of them.
+          Without --ckpt it makes one of 1.9 GB: rows, heads and experts of K3's width, fewer of them.
           Needs twice the checkpoint's size on disk, and four times without --ckpt.
 Output    `ok` and `FAIL` lines as the scripts of this folder; exit 1 when one failed.
 """
