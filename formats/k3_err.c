@@ -77,6 +77,13 @@ int k3_fail_at(struct k3_err *err, int rc, const char *file, int64_t offset, con
     return rc;
 }
 
+int k3_fail_as(struct k3_err *err, const struct k3_err *other)
+{
+    if (err && !err->rc)
+        *err = *other;
+    return other->rc;
+}
+
 int k3_exit_code(int rc)
 {
     switch (rc) {

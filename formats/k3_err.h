@@ -57,6 +57,9 @@ int k3_fail_sys(struct k3_err *err, int sys_errno, const char *format, ...) K3_P
 int k3_fail_at(struct k3_err *err, int rc, const char *file, int64_t offset, const char *format,
                ...) K3_PRINTF(5, 6);
 
+/* Record the failure that another thread met, place included; returns its rc. */
+int k3_fail_as(struct k3_err *err, const struct k3_err *other);
+
 /* Exit code of a command for an enum k3_rc: 0, 1, 2, 3 or 4 (see enum). */
 int k3_exit_code(int rc);
 
