@@ -73,10 +73,25 @@ int k3_file_open(const struct k3_dir *dir, const char *name, bool follow, int *f
     return 0;
 }
 
+/* Does this errno of a look say that the name is not there? */
+static bool is_absence(int sys_errno)
+{
+    return sys_errno == ENOENT || sys_errno == ENOTDIR || sys_errno == ENAMETOOLONG;
+}
+
 bool k3_file_exists(const struct k3_dir *dir, const char *name)
 {
     struct stat stat;
-    return fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) == 0;
+    return fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 || !is_absence(errno);
+}
+
+int k3_file_find(const struct k3_dir *dir, const char *name, bool *found, struct k3_err *err)
+{
+    struct stat stat;
+    *found = fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) == 0;
+    if (*found || is_absence(errno))
+        return 0;
+    return fail_below(err, errno, dir, name, "look for");
 }
 
 int k3_file_create(const struct k3_dir *dir, const char *name, int *fd, struct k3_err *err)

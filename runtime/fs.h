@@ -31,8 +31,11 @@ void k3_names_free(char **names, uint32_t count);
  * regular file. */
 int k3_file_open(const struct k3_dir *dir, const char *name, bool follow, int *fd,
                  struct stat *stat, struct k3_err *err);
-/* True when the name exists in dir (link or not). */
+/* True when the name exists in dir (link or not), and where the system does not say: what opens it
+ * then says why. */
 bool k3_file_exists(const struct k3_dir *dir, const char *name);
+/* The same where the answer alone decides: K3_EIO, K3_ENOMEM where the system does not say. */
+int k3_file_find(const struct k3_dir *dir, const char *name, bool *found, struct k3_err *err);
 /* Create for writing, must not exist.  Fails: K3_EIO. */
 int k3_file_create(const struct k3_dir *dir, const char *name, int *fd, struct k3_err *err);
 /* Reserve space: fallocate, or nothing where the file system cannot.  K3_EIO when there is no

@@ -125,7 +125,10 @@ int k3_dir_list(const struct k3_dir *dir, char ***names, uint32_t *count, struct
     *names = NULL;
     *count = 0;
     /* A new open file: a dup would share its position with every other listing of dir. */
-    int fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd;
+    do
+        fd = openat(dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
     if (fd >= 0)
         stream = fdopendir(fd);
     if (!stream) {

@@ -109,7 +109,10 @@ int k3_io_file_open(int fd, bool is_direct, struct k3_io_file *file, struct k3_e
         return 0;
     /* By way of /proc the same file is opened, whatever happened to its name. */
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    int direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    int direct_fd;
+    do
+        direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    while (direct_fd < 0 && errno == EINTR);
     if (direct_fd < 0 && errno == ENOENT)
         return k3_fail(err, K3_EUNSUPPORTED,
                        "direct reads (O_DIRECT) need /proc, not mounted here");

@@ -154,7 +154,10 @@ static int try_ring(struct io_uring *ring, int event_fd, struct k3_err *err)
     if (!sqe)
         return k3_fail(err, K3_EUNSUPPORTED, "the ring has no room for one request");
     io_uring_prep_read(sqe, event_fd, &value, sizeof value, 0);
-    int rc = io_uring_submit(ring);
+    int rc;
+    do
+        rc = io_uring_submit(ring);
+    while (rc == -EINTR);
     if (rc < 0)
         return fail_ring(-rc, "io_uring_enter", err);
     do

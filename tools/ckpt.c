@@ -115,6 +115,8 @@ static int add_copied(struct k3_ckpt *ckpt, const char *name, struct k3_problems
 {
     struct stat stat;
     if (fstatat(ckpt->dir.fd, name, &stat, 0)) {
+        if (errno != ENOENT && errno != ELOOP && errno != ENOTDIR)
+            return k3_fail_sys(err, errno, "%s/%s: stat", ckpt->dir.path, name);
         k3_problems_add(
             problems,
             "%.255s: a link that leads nowhere (a cache copied without its blobs?): restore "
@@ -220,7 +222,9 @@ static int read_origin(const struct k3_ckpt_options *options, struct k3_plan *pl
     if (options->of_set)
         return take_origin(plan, options->of_set, err);
     char *real = realpath(options->path, NULL);
-    char *snapshots = real ? strstr(real, "/snapshots/") : NULL;
+    if (!real) /* a guess would change the plan */
+        return k3_fail_sys(err, errno, "%s: realpath", options->path);
+    char *snapshots = strstr(real, "/snapshots/");
     char *models = NULL;
     if (snapshots) {
         *snapshots = 0;
@@ -330,7 +334,11 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     struct k3_layout layout;
     char *text = NULL;
     size_t bytes = 0;
-    if (k3_file_exists(&ckpt->dir, K3_MANIFEST_NAME))
+    bool is_set = false;
+    int rc = k3_file_find(&ckpt->dir, K3_MANIFEST_NAME, &is_set, err);
+    if (rc)
+        return rc;
+    if (is_set)
         return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
                           "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint; give the "
                           "folder of the published files, or export the set first",
@@ -341,8 +349,7 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
             "%s: no config.json: not a checkpoint; give the folder that holds config.json and "
             "the *.safetensors files",
             options->path);
-    int rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes,
-                                 err);
+    rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes, err);
     if (!rc)
         rc = read_config(text, bytes, &config, problems, err);
     if (!rc && options->layout) {

@@ -15,10 +15,10 @@ static int seal_dirs(struct k3_job *job, bool *already, struct k3_err *err)
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
-    *already = k3_file_exists(&job->outs[0], K3_MANIFEST_NAME);
-    if (*already)
-        return k3_job_clear_partial(job, err);
-    int rc = k3_job_resume(job, &plan, &plan_bytes, err);
+    int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
+    if (rc || *already)
+        return rc ? rc : k3_job_clear_partial(job, err);
+    rc = k3_job_resume(job, &plan, &plan_bytes, err);
     if (!rc)
         rc = k3_seal(job, plan, plan_bytes, err);
     free(plan);

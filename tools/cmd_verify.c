@@ -16,14 +16,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool has_file(const char *path, const char *name)
+static int has_file(const char *path, const char *name, bool *found, struct k3_err *err)
 {
     struct k3_dir dir;
-    if (k3_dir_open(path, false, &dir, NULL))
-        return false;
-    bool found = k3_file_exists(&dir, name);
+    int rc = k3_dir_open(path, false, &dir, err);
+    *found = !rc && k3_file_exists(&dir, name);
     k3_dir_close(&dir);
-    return found;
+    return rc;
 }
 
 static int verify_path(struct k3_verify *verify, const char *path, struct k3_err *err)
@@ -33,7 +32,11 @@ static int verify_path(struct k3_verify *verify, const char *path, struct k3_err
         return k3_fail_sys(err, errno, "%s", path);
     if (!S_ISDIR(stat_.st_mode))
         return k3_verify_file(verify, path, err);
-    if (has_file(path, K3_CONFIG_NAME))
+    bool found = false;
+    int rc = has_file(path, K3_CONFIG_NAME, &found, err);
+    if (rc)
+        return rc;
+    if (found)
         return k3_verify_checkpoint(verify, path, err);
     return k3_verify_loose(verify, path, "there is no config.json", err);
 }
@@ -42,8 +45,10 @@ static int verify_paths(struct k3_verify *verify, const struct k3_opts *opts, st
 {
     bool is_set = false;
     int rc = 0;
-    for (uint32_t i = 0; i < opts->args.count; i++)
-        is_set = is_set || k3_is_set_dir(opts->args.item[i]);
+    for (uint32_t i = 0; i < opts->args.count && !is_set && !rc; i++)
+        rc = k3_is_set_dir(opts->args.item[i], &is_set, err);
+    if (rc)
+        return rc;
     if (is_set)
         return k3_verify_set(verify, opts->args.item, opts->args.count, err);
     if (opts->against || opts->ranks.count)
@@ -145,6 +150,8 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
     int rc = verify_paths(&verify, opts, err);
     if (!rc)
         rc = k3_text_check(&verify.subject, err);
+    if (!rc)
+        rc = k3_text_check(&verify.checked, err);
     if (!rc && opts->json)
         rc = print_json(&verify, err);
     else if (!rc)

@@ -6,6 +6,7 @@
  * the client's form, and the file was not written after it. */
 #include "hf_digest.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,23 +20,27 @@
 
 /* ---- the cache of the hub: a link to blobs/SHA256 ---- */
 
-static bool find_blob(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+static int find_blob(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out,
+                     bool *found, struct k3_err *err)
 {
     struct stat link;
-    char *path = NULL, *real = NULL;
-    bool found = false;
-    if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW) || !S_ISLNK(link.st_mode) ||
-        asprintf(&path, "%s/%s", dir->path, name) < 0)
-        return false;
-    real = realpath(path, NULL); /* a link to the link of a snapshot leads there too */
+    char *path = NULL;
+    if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW))
+        return k3_fail_sys(err, errno, "%s/%s", dir->path, name);
+    if (!S_ISLNK(link.st_mode))
+        return 0;
+    if (asprintf(&path, "%s/%s", dir->path, name) < 0)
+        return k3_fail(err, K3_ENOMEM, "no memory for the path of %s", name);
+    char *real = realpath(path, NULL); /* a link to the link of a snapshot leads there too */
+    int rc = real ? 0 : k3_fail_sys(err, errno, "%s: its link leads nowhere", path);
     char *blob = real ? strrchr(real, '/') : NULL;
     if (blob && blob - real >= 6 && !strncmp(blob - 6, "/blobs", 6) && strlen(blob + 1) == 64)
-        found = k3_hex_decode(blob + 1, K3_DIGEST_BYTES, out->sha256);
-    if (found)
+        *found = k3_hex_decode(blob + 1, K3_DIGEST_BYTES, out->sha256);
+    if (*found)
         snprintf(out->where, sizeof out->where, "the name of the blob it links to");
     free(real);
     free(path);
-    return found;
+    return rc;
 }
 
 /* ---- FILE.metadata: commit, etag, time, a line each ---- */
@@ -89,29 +94,45 @@ static bool read_record(const char *text, struct k3_hf_digest *out, int64_t *tim
            read_time(line, bytes, time_ns);
 }
 
-static bool find_record(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+/* No record, or one that cannot be read: only the latter is a failure. */
+static int absent_or_fail(const struct k3_err *why, struct k3_err *err)
+{
+    bool is_failure = why->rc == K3_ENOMEM || why->rc == K3_ECORRUPT || /* it shrank meanwhile */
+                      (why->rc == K3_EIO && why->sys_errno != ENOENT && why->sys_errno != ENOTDIR &&
+                       why->sys_errno != ELOOP);
+    return is_failure ? k3_fail_as(err, why) : 0;
+}
+
+static int find_record(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out,
+                       bool *found, struct k3_err *err)
 {
     struct stat stat;
+    struct k3_err why;
     char *text = NULL;
     size_t bytes = 0;
     int64_t time_ns = 0;
+    k3_err_init(&why);
     snprintf(out->where, sizeof out->where, RECORD_DIR "/%s.metadata", name);
-    if (k3_file_load(dir, out->where, RECORD_BYTES_MAX, &text, &bytes, NULL))
-        return false;
-    bool found = strlen(text) == bytes && read_record(text, out, &time_ns) &&
-                 !fstatat(dir->fd, name, &stat, 0);
+    if (k3_file_load(dir, out->where, RECORD_BYTES_MAX, &text, &bytes, &why))
+        return absent_or_fail(&why, err);
+    *found = strlen(text) == bytes && read_record(text, out, &time_ns);
     free(text);
-    if (found) {
-        int64_t written_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
-        out->is_outdated = written_ns - CLOCK_NS > time_ns;
-    }
-    return found;
+    if (!*found)
+        return 0;
+    if (fstatat(dir->fd, name, &stat, 0))
+        return k3_fail_sys(err, errno, "%s/%s", dir->path, name);
+    int64_t written_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
+    out->is_outdated = written_ns - CLOCK_NS > time_ns;
+    return 0;
 }
 
-bool k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out)
+int k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out,
+                      bool *found, struct k3_err *err)
 {
     memset(out, 0, sizeof *out);
-    return find_blob(dir, name, out) || find_record(dir, name, out);
+    *found = false;
+    int rc = find_blob(dir, name, out, found, err);
+    return rc || *found ? rc : find_record(dir, name, out, found, err);
 }
 
 /* ---- comparison ---- */
@@ -139,11 +160,11 @@ int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
                        struct k3_err *err)
 {
     struct k3_hf_digest recorded;
-    bool same = false;
-    if (!k3_hf_digest_find(dir, name, &recorded))
-        return 0;
-    int rc = k3_hf_digest_compare(dir, name, &recorded, digest, &same, err);
-    if (rc)
+    bool found, same = false;
+    int rc = k3_hf_digest_find(dir, name, &recorded, &found, err);
+    if (!rc && found)
+        rc = k3_hf_digest_compare(dir, name, &recorded, digest, &same, err);
+    if (rc || !found)
         return rc;
     if (same)
         atomic_fetch_add(&tally->same_count, 1);

@@ -18,10 +18,11 @@ struct k3_hf_digest {
     char where[K3_HF_WHERE_BYTES]; /* what says so, for messages */
 };
 
-/* What is on record for dir/name.  False where nothing is, where it cannot be read or is not of the
- * form that the hub's client writes, and where it is a git blob SHA-1 (of a file that is not in
- * LFS). */
-bool k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out);
+/* What is on record for dir/name.  *found false where nothing is, where it is not of the form that
+ * the hub's client writes, and where it is a git blob SHA-1 (of a file that is not in LFS).  Fails:
+ * K3_EIO, K3_ENOMEM: a record that is there and cannot be read. */
+int k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out,
+                      bool *found, struct k3_err *err);
 
 /* Compare a file's digest with its record.  *same false without a failure: it differs, but the
  * record is outdated.  Fails: K3_ECORRUPT. */
@@ -35,7 +36,7 @@ struct k3_hf_tally {
     char outdated[K3_NAME_BYTES_MAX + 1]; /* the first; read after the workers ended */
 };
 
-/* Find, compare, count.  Fails: K3_ECORRUPT. */
+/* Find, compare, count.  Fails: K3_ECORRUPT; as k3_hf_digest_find. */
 int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
                        const uint8_t digest[K3_DIGEST_BYTES], struct k3_hf_tally *tally,
                        struct k3_err *err);

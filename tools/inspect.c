@@ -427,11 +427,13 @@ int k3_inspect_dir(const char *path, struct k3_doc *root, struct k3_err *err)
     struct k3_ckpt *ckpt = NULL;
     struct k3_problems problems;
     struct k3_err inner;
-    if (k3_is_set_dir(path))
-        return show_set(&path, 1, root, err);
+    bool is_set = false;
+    int rc = k3_is_set_dir(path, &is_set, err);
+    if (rc || is_set)
+        return rc ? rc : show_set(&path, 1, root, err);
     k3_problems_init(&problems);
     k3_err_init(&inner);
-    int rc = k3_ckpt_open(&options, &ckpt, &problems, &inner);
+    rc = k3_ckpt_open(&options, &ckpt, &problems, &inner);
     if (!rc)
         rc = show_ckpt(ckpt, root, err);
     else if (k3_exit_code(rc) >= 3)

@@ -201,9 +201,13 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
     found[0] = 0;
     *state = K3_JOB_NEW;
     k3_ranks_clear(&ranks);
-    if (k3_file_exists(&job->outs[0], K3_MANIFEST_NAME)) {
+    bool has_manifest = false;
+    int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
+    if (rc)
+        return rc;
+    if (has_manifest) {
         struct k3_manifest manifest;
-        int rc = k3_job_manifest(job, &manifest, err);
+        rc = k3_job_manifest(job, &manifest, err);
         if (rc)
             return rc;
         for (uint32_t i = 0; i < manifest.rank_count; i++)
@@ -214,7 +218,7 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
         k3_manifest_fini(&manifest);
         return 0;
     }
-    int rc = partial_plan(job, digest, &ranks, &has_plan, err);
+    rc = partial_plan(job, digest, &ranks, &has_plan, err);
     if (rc || !has_plan)
         return rc;
     *state = is_ours(job, plan, digest, &ranks, "an unfinished conversion", found) ? K3_JOB_PARTIAL
@@ -404,37 +408,37 @@ int k3_job_clear_set(struct k3_job *job, struct k3_err *err)
 }
 
 /* A staged file or, when a seal was interrupted, the final one: there with the right size, and not
- * written after its record? */
-static bool is_there(const struct k3_job *job, uint32_t dir, const char *name,
-                     const struct k3_record *record, uint64_t bytes, int64_t recorded_ns)
+ * written after its record?  1, 0, or -errno where the system does not say. */
+static int is_there(const struct k3_job *job, uint32_t dir, const char *name,
+                    const struct k3_record *record, uint64_t bytes, int64_t recorded_ns)
 {
     char staged[K3_STAGED_NAME_BYTES];
     struct stat stat;
     k3_staged_name(name, record->token, staged);
     if (fstatat(job->partials[dir].fd, staged, &stat, AT_SYMLINK_NOFOLLOW) &&
-        fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW))
-        return false;
+        (errno != ENOENT || fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW)))
+        return errno == ENOENT ? 0 : -errno;
     return S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes &&
            stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec <= recorded_ns;
 }
 
-static bool all_there(const struct k3_job *job, const struct k3_record *record)
+static int all_there(const struct k3_job *job, const struct k3_record *record)
 {
     char record_name[K3_STAGED_NAME_BYTES];
     struct stat stat;
     k3_record_name(record->item, record_name);
     if (fstatat(job->partials[0].fd, record_name, &stat, AT_SYMLINK_NOFOLLOW))
-        return false;
+        return errno == ENOENT ? 0 : -errno;
     int64_t recorded_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
     char name[K3_NAME_BYTES_MAX + 1];
-    bool good = true;
-    for (uint32_t p = 0; p < record->part_count && good; p++) {
+    int good = 1;
+    for (uint32_t p = 0; p < record->part_count && good == 1; p++) {
         const struct k3_part_entry *part = &record->parts[p];
         k3_part_name(part->rank, part->part, name);
         good = is_there(job, k3_job_dir_of(job, part->rank, part->part), name, record, part->bytes,
                         recorded_ns);
     }
-    for (uint32_t f = 0; f < record->file_count && good; f++)
+    for (uint32_t f = 0; f < record->file_count && good == 1; f++)
         good = is_there(job, 0, record->files[f].name, record, record->files[f].bytes, recorded_ns);
     return good;
 }
@@ -503,8 +507,10 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
                         "%s/%s: was made by %s, this is %s: finish with that build, or begin again "
                         "with --force",
                         job->partials[0].path, name, record->tool, job->tool);
-    if (!rc)
-        *found = all_there(job, record);
+    int there = rc ? 0 : all_there(job, record);
+    *found = there == 1;
+    if (there < 0)
+        rc = k3_fail_sys(err, -there, "%s/%s: stat of its files", job->partials[0].path, name);
     if (rc || !*found)
         k3_record_fini(record);
     return rc;

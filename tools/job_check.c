@@ -68,12 +68,17 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
 /* A name of the checkpoint that is copied, and is there already although nothing of ours is. */
 int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
 {
-    for (uint32_t i = 0; i < ckpt->copied_count; i++)
-        if (k3_file_exists(&job->outs[0], ckpt->copied[i]))
+    bool found = false;
+    for (uint32_t i = 0; i < ckpt->copied_count; i++) {
+        int rc = k3_file_find(&job->outs[0], ckpt->copied[i], &found, err);
+        if (rc)
+            return rc;
+        if (found)
             return k3_fail_at(err, K3_EUNSUPPORTED, ckpt->copied[i], -1,
                               "%s/%s: is there already, and the set has a file of that name: give "
                               "an empty --out, or remove it",
                               job->outs[0].path, ckpt->copied[i]);
+    }
     return 0;
 }
 
@@ -81,8 +86,10 @@ static int check_entry(const struct k3_dir *dir, const char *name, uint64_t byte
                        struct k3_err *err)
 {
     struct stat stat;
-    if (!fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) && S_ISREG(stat.st_mode) &&
-        (uint64_t)stat.st_size == bytes)
+    int missing = fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW);
+    if (missing && errno != ENOENT)
+        return k3_fail_sys(err, errno, "%s/%s: stat", dir->path, name);
+    if (!missing && S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes)
         return 0;
     return k3_fail_at(err, K3_ECORRUPT, name, -1,
                       "%s/%s: missing or of another size, though the set is finished: give all its "

@@ -207,23 +207,26 @@ out:
     return rc;
 }
 
-bool k3_is_set_dir(const char *path)
+int k3_is_set_dir(const char *path, bool *found, struct k3_err *err)
 {
+    struct k3_err why;
     struct k3_dir dir;
     char **names = NULL;
     uint32_t count = 0, rank, part;
-    bool found = false;
-    if (k3_dir_open(path, false, &dir, NULL))
-        return false;
-    if (k3_dir_list(&dir, &names, &count, NULL))
-        count = 0;
-    for (uint32_t i = 0; i < count && !found; i++)
-        found = !strcmp(names[i], K3_MANIFEST_NAME) || !strcmp(names[i], K3_PARTIAL_NAME) ||
-                k3_part_name_decode(names[i], &rank, &part) ||
-                k3_units_name_decode(names[i], &rank);
+    *found = false;
+    k3_err_init(&why);
+    int rc = k3_dir_open(path, false, &dir, &why);
+    if (rc && (why.sys_errno == ENOTDIR || why.sys_errno == ENOENT))
+        return 0; /* a file; or who opens it says that it is not there */
+    if (!rc)
+        rc = k3_dir_list(&dir, &names, &count, &why);
+    for (uint32_t i = 0; i < count && !*found; i++)
+        *found = !strcmp(names[i], K3_MANIFEST_NAME) || !strcmp(names[i], K3_PARTIAL_NAME) ||
+                 k3_part_name_decode(names[i], &rank, &part) ||
+                 k3_units_name_decode(names[i], &rank);
     k3_names_free(names, count);
     k3_dir_close(&dir);
-    return found;
+    return rc ? k3_fail(err, rc, "%s", why.text) : 0;
 }
 
 /* ---- a lone file ---- */

@@ -85,8 +85,8 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
 /* The parts of the set hold exactly the bytes of verify->against. */
 int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err);
 
-/* True when path is a directory of a set: a manifest, parts, units files or an unfinished
- * conversion. */
-bool k3_is_set_dir(const char *path);
+/* Is path a directory of a set: a manifest, parts, units files or an unfinished conversion?  Fails
+ * where it is a directory that cannot be read. */
+int k3_is_set_dir(const char *path, bool *found, struct k3_err *err);
 
 #endif

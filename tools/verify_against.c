@@ -225,8 +225,13 @@ static int open_targets(struct item_run *run, struct k3_err *err)
                             part_name(run, t, name));
             continue;
         }
-        if (k3_set_part_open(set, entry, &run->fds[t], NULL))
-            continue;
+        struct k3_err inner;
+        k3_err_init(&inner);
+        int open_rc = k3_set_part_open(set, entry, &run->fds[t], &inner);
+        if (open_rc && k3_exit_code(open_rc) != 3)
+            return k3_fail(err, open_rc, "%s", inner.text);
+        if (open_rc)
+            continue; /* a finding, and named already by the look at the set */
         const struct k3_text *header = &run->scatter->headers[t];
         for (size_t at = 0; at < header->bytes; at += CHUNK_BYTES) {
             size_t n = header->bytes - at < CHUNK_BYTES ? header->bytes - at : CHUNK_BYTES;

@@ -10,6 +10,7 @@
 #include "stop.h"
 #include "verify.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +93,10 @@ static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, co
     uint64_t bytes = 0;
     struct k3_err inner;
     bool same = false;
-    if (!k3_hf_digest_find(&ckpt->dir, name, &recorded))
-        return 0;
+    bool is_recorded;
+    int find_rc = k3_hf_digest_find(&ckpt->dir, name, &recorded, &is_recorded, err);
+    if (find_rc || !is_recorded)
+        return find_rc;
     if (k3_stop_requested())
         return k3_fail(err, K3_ECANCELED, "stopped on request before %s", name);
     int rc = k3_verify_sha256(&ckpt->dir, name, true, digest, &bytes, err);

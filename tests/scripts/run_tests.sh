@@ -16,6 +16,7 @@ passed=0 failed=0 skipped=0
 
 # Temporary files of all tests go to one place that is removed.
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/k3-test.XXXXXX") || exit 1
+chmod 711 "$scratch" # some tests run the tool as another user
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 
@@ -40,7 +41,8 @@ run_program() {
     [ $rc != 124 ] || echo "stopped after $limit s" >>"$log"
     run=$(count '^\[ RUN  ' "$log")
     ok=$(count '^\[ +OK \]' "$log")
-    skip=$(count '^\[ +SKIPPED \] [A-Za-z_]' "$log")
+    # cmocka lists what was skipped once more at the end.
+    skip=$(grep -E '^\[ +SKIPPED \] [A-Za-z_]' "$log" | sort -u | wc -l)
     bad=$((run - ok - skip))
     if [ "$run" = 0 ] && [ $rc = 77 ]; then
         skip=1
