@@ -182,7 +182,9 @@ class Reads:
 
     @staticmethod
     def said(result):
-        return "\n".join(line for line in TIMES.sub("", result.out).splitlines() if line)
+        """What must be the same: not that a read was made once more, nor by which route."""
+        return "\n".join(line for line in TIMES.sub("", result.out).splitlines()
+                         if line and line.split()[0] not in ("reread", "route", "fallback"))
 
     def run(self, _out, shim):
         return self.program.run(*self.args, shim=shim)
