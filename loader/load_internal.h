@@ -3,144 +3,15 @@
  * A load has a control plane (load.c: options, set, parts; load_leg.c: one device, its memory, its
  * chunks; load_route.c: the engine), a data plane (load_run.c: submit, reap, copy, check;
  * load_settle.c: second reads), a start and an end (load_start.c) and look-ups (load_look.c).
- * A leg is one device with the ranks it takes; legs run beside each other, each on one thread, and
- * share nothing but the counters that are atomic.  All tables are made at open and constant
- * afterwards, but for `chunks[].state`, `.slot` and `results`, which a run fills. */
+ * All tables are made at open and constant afterwards, but for `chunks[].state`, `.slot` and
+ * `results`, which a run fills. */
 #ifndef K3_LOAD_INTERNAL_H
 #define K3_LOAD_INTERNAL_H
 
-#include "dev.h"
-#include "io.h"
-#include "k3_load.h"
-#include "set.h"
+#include "load_leg.h"
 #include "text.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-
-/* Units of one read: 4 MiB fill the pipe of every drive and bus measured (design section 9). */
-#define K3_LOAD_CHUNK_UNITS    8u
-#define K3_LOAD_CHUNK_BYTES    ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
-#define K3_LOAD_STAGING_BYTES  (64u << 20)  /* default: 16 chunks keep one NVMe drive busy */
-#define K3_LOAD_POOL_BYTES     (128u << 20) /* default of a GPU: half reads, half copies */
-#define K3_LOAD_SLOT_COUNT_MAX 512u         /* 2 GiB of pinned memory: more never helped */
-#define K3_LOAD_GPU_LANE_COUNT 4u           /* copies of one beside the check of another */
-/* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
- */
-#define K3_LOAD_BATCH_UNITS   128u
-#define K3_LOAD_LEG_COUNT_MAX 64u
-/* Units of a lane that are being gathered: those that cross views are few. */
-#define K3_LOAD_SCRATCH_UNITS    16u
-#define K3_LOAD_DEPTH_MAX        1024u /* 4 GiB in flight: more only moves the queue elsewhere */
-#define K3_LOAD_DIM_COUNT_MAX    4u    /* shape[] of the public structs */
-#define K3_LOAD_NAMED_COUNT      3u    /* tensors an error names */
-#define K3_LOAD_NAME_SHOWN_BYTES 100   /* of each: the longest of K3 has 79 */
-
-enum k3_chunk_state { K3_CHUNK_WAITING, K3_CHUNK_IN_FLIGHT, K3_CHUNK_ARRIVED, K3_CHUNK_FAILED };
-
-/* One read: units [unit_begin, +unit_count) of the data section of a part. */
-struct k3_load_chunk {
-    uint32_t part;       /* index in parts */
-    uint32_t unit_begin; /* from the start of the data section */
-    uint16_t slot;       /* while in flight, where reads land in slots */
-    uint8_t unit_count;  /* 1..K3_LOAD_CHUNK_UNITS */
-    uint8_t state;       /* enum k3_chunk_state */
-};
-
-/* A stretch of a data section and where it lies on the device. */
-struct k3_load_piece {
-    uint64_t begin_offset, end_offset;
-    uint8_t
-        *data; /* NULL: a pad that is in no view, and that the caller's memory has no place for */
-};
-
-/* A view that the caller gave memory for. */
-struct k3_load_bound {
-    const char *name; /* borrowed during open */
-    uint8_t *data;
-    uint64_t bytes;
-    uint32_t rank;
-    bool is_used;
-};
-
-struct k3_load_part {
-    const struct k3_part_entry *entry; /* borrowed from the set */
-    struct k3_load_piece *pieces;      /* in order; owned */
-    struct k3_st *st;                  /* owned */
-    struct k3_view *views;             /* owned */
-    uint32_t *tensors;                 /* indices in st of those that are no pads; owned */
-    uint8_t *target;                   /* where its data section goes in the image; bound: NULL */
-    const uint8_t *digests;            /* of the units of its data section; of the rank */
-    uint8_t *results;                  /* enum k3_unit_result of the same units; of the load */
-    uint32_t unit_count, piece_count;
-    uint32_t tensor_count, view_count;
-    uint32_t tensor_begin, view_begin; /* numbers of its first ones in the rank */
-    uint32_t io_file;
-    int fd; /* -1: closed */
-};
-
-struct k3_load_rank {
-    const struct k3_manifest_rank *row; /* borrowed from the set */
-    void *image;                        /* device memory, owned */
-    uint8_t *digests;                   /* of all units of its parts; owned */
-    uint32_t part_begin;                /* index in parts; row->part_count of them */
-    uint32_t tensor_count, view_count;
-};
-
-/* A slot that is being copied from: free again when its lane has done so many operations. */
-struct k3_load_copying {
-    uint64_t op_count;
-    uint64_t chunk; /* number in the leg */
-    double begin_seconds;
-    uint32_t lane;
-    uint32_t slot;
-};
-
-/* The bounded pool that reads land in, where they cannot land in the image. */
-struct k3_load_slots {
-    uint8_t *data;                   /* count * K3_LOAD_CHUNK_BYTES, pinned; owned */
-    uint32_t *free;                  /* a stack: what was used last is in the caches still; owned */
-    struct k3_load_copying *copying; /* a ring, oldest first; owned */
-    uint32_t count;                  /* 0: reads land in the image */
-    uint32_t free_count, copying_begin, copying_count;
-    bool is_pinned;
-};
-
-/* Arrived chunks that will be checked by one operation. */
-struct k3_load_batch {
-    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_CHUNK_UNITS];
-    uint32_t check_count, unit_count, scratch_count;
-};
-
-/* Some units of a part. */
-struct k3_load_units {
-    const struct k3_load_part *part;
-    uint32_t unit_begin, unit_count; /* from the start of the data section */
-};
-
-/* Seconds the thread of a leg spent waiting, by what for. */
-struct k3_load_waits {
-    double read, copy, check, settle;
-};
-
-enum k3_load_event_kind { K3_TRACE_READ, K3_TRACE_COPY, K3_TRACE_CHECK };
-
-/* One span of a trace. */
-struct k3_load_event {
-    double begin_seconds, end_seconds;
-    uint32_t leg, lane, part, unit_begin, unit_count;
-    enum k3_load_event_kind kind;
-};
-
-/* A check that is not known to be done: its last answer is not there yet. */
-struct k3_load_open_check {
-    struct k3_load_event event;
-    const uint8_t *last_result; /* borrowed */
-};
-
-/* Checks of one leg under way at most: the queues of 64 host lanes. */
-#define K3_LOAD_OPEN_CHECK_COUNT 8192u
 
 struct k3_load_trace {
     char *path;                   /* NULL: none is made; owned */
@@ -149,39 +20,6 @@ struct k3_load_trace {
     uint64_t cap;
     _Atomic uint64_t count;
     double begin_seconds;
-};
-
-struct k3_load_leg {
-    struct k3_load *load;
-    const struct k3_io_ops *io_ops;
-    const struct k3_dev_ops *dev_ops;
-    struct k3_io *io;
-    struct k3_dev *dev;
-    struct k3_load_chunk *chunks; /* of the load's table */
-    struct k3_load_slots slots;
-    struct k3_load_batch batch;
-    struct k3_load_waits waits;
-    struct k3_load_open_check *open_checks; /* a ring, of a trace; owned */
-    uint32_t open_check_begin, open_check_count;
-    uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
-    void *bounce;                         /* one unit, for second reads */
-    uint8_t *scratch, *zeros;             /* on the device, where views are bound; owned */
-    struct k3_sha256 *sha;
-    uint64_t chunk_count;
-    uint64_t image_bytes;
-    uint64_t reread_units;
-    uint64_t pinned_bytes; /* slots, or images registered with the engine */
-    double run_seconds;
-    pthread_t thread;
-    struct k3_err err; /* of a leg on a thread of its own */
-    int rc;
-    uint32_t device_index;
-    uint32_t rank_begin, rank_count; /* of the load's ranks */
-    uint32_t depth;                  /* reads in flight at most */
-    uint32_t lane_count, batch_units;
-    char name[32];  /* "host", "cuda:0" */
-    bool is_direct; /* the engine reads past the page cache */
-    bool broken;    /* the engine lost count of its reads: no further run */
 };
 
 struct k3_load {
@@ -227,48 +65,12 @@ struct k3_load_devices {
 /* NULL: host.  K3_EUSAGE for what is no such text. */
 int k3_load_devices_parse(const char *text, struct k3_load_devices *out, struct k3_err *err);
 
-/* Open device, memory and slots of a leg whose ranks are known; any thread. */
-int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
-/* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
-void k3_load_leg_chunks(struct k3_load_leg *leg);
-void k3_load_leg_close(struct k3_load_leg *leg);
-/* The data plane: read, copy, check; then second reads of what came wrong.  `tells`: it calls
- * progress. */
-int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);
-int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err);
-/* load_place.c: bound views, taken and then each used by a part; the places of parts. */
-int k3_load_bounds_take(struct k3_load *load, const struct k3_load_bind *binds, uint32_t count,
-                        struct k3_err *err);
-int k3_load_part_place(struct k3_load *load, struct k3_load_part *part, uint8_t *target,
-                       struct k3_err *err);
-int k3_load_bounds_check(const struct k3_load *load, struct k3_err *err);
-/* Device address of an offset of the data section; NULL in a pad of bound views. */
-void *k3_load_address(const struct k3_load_part *part, uint64_t offset);
-int k3_load_scratch_open(struct k3_load_leg *leg, struct k3_err *err);
-void k3_load_scratch_close(struct k3_load_leg *leg);
-/* Begin copies of whole units from host memory to their places. */
-int k3_load_copy_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
-                       const uint8_t *source, struct k3_err *err);
-/* Add units to the batch of checks, on the lane of their copies; flush begins them. */
-int k3_load_check_units(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_units *units,
-                        struct k3_err *err);
-int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *err);
-/* Begin a copy or a check on a lane, and count it. */
-int k3_load_leg_copy(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_copy *copy,
-                     struct k3_err *err);
-int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_dev_check *checks,
-                      uint32_t check_count, struct k3_err *err);
-uint64_t k3_load_file_offset(const struct k3_load_part *part, uint32_t unit);
 /* End what k3_load_step began: waits for its threads. */
 void k3_load_join_steps(struct k3_load *load);
 /* load_trace.c.  path NULL: no trace. */
 int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err);
 void k3_load_trace_close(struct k3_load *load);
 void k3_load_trace_begin(struct k3_load *load);
-void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event);
-/* A batch of checks was begun; those whose answers came are done. */
-void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane);
-void k3_load_trace_checks_done(struct k3_load_leg *leg);
 int k3_load_trace_write(struct k3_load *load, struct k3_err *err);
 /* May so many bytes more be asked for by now? */
 bool k3_load_pace_takes(struct k3_load *load, uint64_t bytes);
