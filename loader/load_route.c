@@ -314,7 +314,8 @@ static enum k3_gpufile_way note_way(struct k3_load *load, const char *what)
 static double try_gpufile(struct k3_load *load, const struct k3_io_ops *ops)
 {
     struct k3_load_leg *leg = &load->legs[0];
-    const struct k3_load_leg before = *leg;
+    struct k3_io *const own = leg->io;
+    const struct k3_io_ops *own_ops = leg->io_ops;
     struct k3_err why;
     char what[32];
     double rate = 0;
@@ -334,8 +335,8 @@ static double try_gpufile(struct k3_load *load, const struct k3_io_ops *ops)
         note(load, what, &why);
     if (leg->io)
         ops->close(leg->io);
-    leg->io = before.io;
-    leg->io_ops = before.io_ops;
+    leg->io = own;
+    leg->io_ops = own_ops;
     load->reaches_device = false;
     return rc ? 0 : rate;
 }
