@@ -17,6 +17,7 @@ import time
 PAD_PREFIX = "k3.pad."  # gaps of a part as tensors; their names repeat from part to part
 MIB = 1 << 20
 COPY_BLOCK_BYTES = 256 * MIB  # fastsafetensors: its default of 16 GiB is one thread a file
+UPLOAD_BYTES = 64 * MIB  # at a time, of a file that is compared
 BOUNCE_KIB = 16 * 1024
 THREADS = 16
 
@@ -56,11 +57,23 @@ def prepare_fastsafetensors(bounce_kib=BOUNCE_KIB):
         buffers = loader.copy_files_to_device(max_copy_block_size=COPY_BLOCK_BYTES)
         pairs = [(name, buffers.get_tensor(name)) for name in loader.get_keys()]
         return pairs, (loader, buffers), {
-            "settings": f"nogds, {THREADS} threads, {bounce_kib >> 10} MiB of bounce buffers, blocks of "
-                        f"{COPY_BLOCK_BYTES // MIB} MiB (default 16 GiB: one thread a file); names "
-                        "of pads dropped, their bytes read",
+            "settings": f"nogds, {THREADS} threads, {bounce_kib >> 10} MiB of bounce buffers, "
+                        f"blocks of {COPY_BLOCK_BYTES // MIB} MiB (default 16 GiB: one thread a "
+                        "file); names of pads dropped, their bytes read",
             "pinned_bytes": cpp.get_cpp_metrics().bounce_buffer_bytes, "pinned_by": "its metrics"}
     return load
+
+
+def promote_cuda():
+    """Make what torch loaded visible to dlsym: InstantTensor looks for CUDA in the process."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        paths = {line.split()[-1] for line in file
+                 if "/libcudart.so" in line or "/libnccl.so" in line}
+    for path in sorted(paths) + ["libcuda.so.1"]:
+        try:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            pass  # it says itself what it misses
 
 
 def prepare_runai(strategy=None):
@@ -74,9 +87,9 @@ def prepare_runai(strategy=None):
         streamer.__enter__()  # left open: its end is no part of the load
         streamer.stream_files(list(files), device=device)
         pairs = list(streamer.get_tensors())
-        facts = {"settings": f"concurrency {os.environ['RUNAI_STREAMER_CONCURRENCY']}, memory limit "
-                             f"{os.environ.get('RUNAI_STREAMER_MEMORY_LIMIT', 'default (40 GB)')}, "
-                             f"strategy {strategy or 'default'}, device {device}",
+        limit = os.environ.get("RUNAI_STREAMER_MEMORY_LIMIT", "default (40 GB)")
+        facts = {"settings": f"concurrency {os.environ['RUNAI_STREAMER_CONCURRENCY']}, memory "
+                             f"limit {limit}, strategy {strategy or 'default'}, device {device}",
                  "pinned_bytes": 0, "pinned_by": "its source: the ring is pageable"}
         ring = streamer.file_streamer.ring_info()
         if ring:
@@ -87,6 +100,7 @@ def prepare_runai(strategy=None):
 
 
 def prepare_instanttensor():
+    promote_cuda()
     import instanttensor
 
     def load(files, device):
@@ -96,9 +110,10 @@ def prepare_instanttensor():
         pairs = list(handle.tensors())
         pinned = handle.chunk_size * handle.io_depth
         return pairs, handle, {
-            "settings": f"defaults: {handle.backend.name}, chunks of {handle.chunk_size / MIB:.0f} MiB, "
-                        f"depth {handle.io_depth}, {handle.concurrency} threads, copy=True, device "
-                        f"ring {handle.buffer_size / 1e6:.0f} MB",
+            "settings": f"defaults: {handle.backend.name}, chunks of "
+                        f"{handle.chunk_size / MIB:.0f} MiB, depth {handle.io_depth}, "
+                        f"{handle.concurrency} threads, copy=True, device ring "
+                        f"{handle.buffer_size / 1e6:.0f} MB",
             "pinned_bytes": pinned, "pinned_by": "its settings: chunk x depth"}
     return load
 
@@ -152,19 +167,22 @@ def read_header(path):
 
 
 def upload(torch, path, offset):
-    """The data section as one tensor of bytes on the GPU."""
+    """The data section as one tensor of bytes on the GPU, by plain reads and copies."""
     size = os.path.getsize(path) - offset
-    host = torch.empty(size, dtype=torch.uint8)
+    wanted = torch.empty(size, dtype=torch.uint8, device="cuda:0")
+    host = torch.empty(UPLOAD_BYTES, dtype=torch.uint8, pin_memory=True)
     view = memoryview(host.numpy())
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
         done = 0
         while done < size:
-            got = file.readinto(view[done:done + 256 * MIB])
+            got = file.readinto(view[:min(UPLOAD_BYTES, size - done)])
             if not got:
                 raise EOFError(f"{path} ends at {offset + done}")
+            wanted[done:done + got].copy_(host[:got])
             done += got
-    return host.to("cuda:0")
+    torch.cuda.synchronize()
+    return wanted
 
 
 def compare_tensors(torch, files, pairs):

@@ -11,8 +11,8 @@ and looked at with mincore: a run with pages in memory is not counted as cold.
 
 Run:   tests/bench/peers/peers.py --set DIR [--rank 0] [--files 12GB] [--cold-dir DIR]
        [--rounds 3] [--seconds 120] [--timeout 60] [--peers LIST] [--json FILE] [--table FILE]
-Needs  a GPU, torch, and the loaders as Python packages.  Environment: K3, the tool; its libk3load.so.0
-lies beside it or where K3_LIB says.  README.md beside this file says what each number means.
+Needs  a GPU, torch, and the loaders as Python packages.  Environment: K3, the tool; its
+libk3load.so.0 lies beside it or where K3_LIB says.  README.md says what each number means.
 """
 import argparse
 import ctypes
@@ -34,6 +34,8 @@ PEERS = ("safetensors", "fastsafetensors", "runai", "instanttensor")
 MORE_PEERS = ("fastsafetensors-256m", "runai-auto")
 OURS = ("ours", "ours-noverify")
 SAMPLE_SECONDS = 0.01
+WARM_UP = ("import torch; torch.empty(1, device='cuda:0'); torch.cuda.synchronize()\n"
+           "print(open('/proc/self/maps').read())")
 PRINT_SECONDS = 2.0  # kept back for the table
 RUN_MIN_SECONDS = 3.0  # less is not worth a start
 NOT_RUN = "not run: the time was up"
@@ -43,7 +45,7 @@ NOT_RUN = "not run: the time was up"
 
 
 def parts_of(directory, rank, limit):
-    """Paths of the first parts of a rank with up to `limit` bytes (at least one), and whether all."""
+    """The first parts of a rank with up to `limit` bytes (at least one), and whether it is all."""
     with open(os.path.join(directory, "k3-shards.json"), encoding="utf-8") as file:
         manifest = json.load(file)
     entry = next((r for r in manifest["ranks"] if r["rank"] == rank), None)
@@ -62,8 +64,8 @@ def resident_bytes(path):
     """Bytes of a file that the page cache holds."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
-                          ctypes.c_long]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
+                          ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     size = os.path.getsize(path)
@@ -84,7 +86,7 @@ def resident_bytes(path):
 
 
 def drop(directory, paths):
-    """Only this set leaves the cache: programs and libraries stay, they are not what is measured."""
+    """Only this set leaves the cache: programs and libraries are not what is measured."""
     names = set(paths) | {os.path.join(directory, n) for n in os.listdir(directory)}
     for path in names:
         if os.path.isfile(path):
@@ -154,11 +156,12 @@ def tail(text, count=300):
     return " | ".join(lines[-3:])[-count:]
 
 
-def spawn(command, timeout, out_path):
+def spawn(command, timeout, out_path, env=None):
     """(seconds, exit code or None for a timeout, rusage, what was watched, end of stderr)."""
     with open(out_path, "wb") as out, tempfile.TemporaryFile("w+b") as err:
         begin = time.monotonic()
-        with subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                              env=env) as process:
             watch, timed_out = Watch(process.pid), threading.Event()
 
             def stop():
@@ -189,7 +192,7 @@ class Bench:
         self.library = os.path.abspath(os.environ.get("K3_LIB") or os.path.join(
             os.path.dirname(self.k3), "libk3load.so.0"))
         self.places, self.runs, self.checked, self.notes = {}, [], {}, []
-        self.took, self.hung = {}, set()
+        self.took, self.hung, self.env = {}, set(), dict(os.environ)
         self.add_place("hot", options.set)
         if options.cold_dir:
             self.add_place("cold", options.cold_dir)
@@ -236,11 +239,24 @@ class Bench:
 
     def warm_up(self):
         """Libraries come from the disk once, outside of every number."""
-        code = "import torch; torch.empty(1, device='cuda:0'); torch.cuda.synchronize()"
-        seconds, exit_code, _, _, text = spawn([sys.executable, "-c", code], self.left() / 3,
-                                               os.devnull)
+        out_path = os.path.join(self.work, "maps")
+        seconds, exit_code, _, _, text = spawn([sys.executable, "-c", WARM_UP], self.left() / 3,
+                                               out_path)
+        with open(out_path, encoding="utf-8") as file:
+            found = re.findall(r"\S*/libcudart\.so[.0-9]*$", file.read(), re.M)
+        if found:
+            self.link_runtime(found[0])
         self.note(f"torch and a CUDA context, once before all: {seconds:.1f} s"
                   + ("" if exit_code == 0 else f", FAILED: {tail(text)}"))
+
+    def link_runtime(self, path):
+        """fastsafetensors asks for libcudart.so, and the packages of torch bring libcudart.so.N: a
+        link of that name to torch's own, behind what the search path already has."""
+        links = os.path.join(self.work, "lib")
+        os.makedirs(links)
+        os.symlink(path, os.path.join(links, "libcudart.so"))
+        before = os.environ.get("LD_LIBRARY_PATH")
+        self.env["LD_LIBRARY_PATH"] = f"{before}:{links}" if before else links
 
     # ---- one run ----
 
@@ -283,14 +299,15 @@ class Bench:
         timeout = min(self.options.timeout, self.left())
         _, code, _, watched, text = spawn(
             [sys.executable, os.path.join(HERE, "loaders.py"), name, request_path, result_path],
-            timeout, os.path.join(self.work, "out"))
+            timeout, os.path.join(self.work, "out"), self.env)
         result = {}
         if os.path.exists(result_path):
             with open(result_path, encoding="utf-8") as file:
                 result = json.load(file)
         result["watched"] = watched
         if code != 0:
-            result["error" if len(result) == 1 else "check_error"] = self.why(name, code, timeout, text)
+            key = "error" if len(result) == 1 else "check_error"
+            result[key] = self.why(name, code, timeout, text)
         return result
 
     def run_peer(self, row, job, place):
@@ -332,7 +349,7 @@ class Bench:
             peak_rss_bytes=report["peak_memory_bytes"], pinned_bytes=report["pinned_bytes"],
             pinned_by="its report", report=report, verified_bytes=verified,
             settings=f"{report['io']}{' direct' if report['direct'] else ' through the page cache'}"
-                     f", {'every byte verified on the GPU' if report['verify'] else 'NOT verified'}"
+                     f", {'every byte verified' if report['verify'] else 'NOT verified'}"
                      + "".join(f"; {line}" for line in report["fallbacks"]))
 
     def check_ours(self, job):
@@ -412,8 +429,8 @@ def make_table(bench):
     lines = []
     for place, info in bench.places.items():
         rows = [row for row in bench.runs if row["place"] == place]
-        lines += ["", f"{place}: {len(info['files'])} parts, {info['bytes'] / GB:.2f} GB of tensors, "
-                      f"{info['file_system']}; median (lowest–highest)", "",
+        lines += ["", f"{place}: {len(info['files'])} parts, {info['bytes'] / GB:.2f} GB of "
+                      f"tensors, {info['file_system']}; median (lowest–highest)", "",
                   "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
         for job in bench.options.peers:
             mine = [row for row in rows if row["peer"] == job]
@@ -443,9 +460,9 @@ def job_notes(rows):
                    f"peak RSS, {before['Threads']} threads")
         else:
             rates = [r["bytes"] / r["run_seconds"] / GB for r in good]
-            yield (f"its open makes the CUDA context, in both rates: open {row['open_seconds']:.2f} s, "
-                   f"run {row['run_seconds']:.2f} s; run alone {spread(rates)} GB/s; seconds from "
-                   "process start include the end of the process")
+            yield (f"its open makes the CUDA context, in both rates: open "
+                   f"{row['open_seconds']:.2f} s, run {row['run_seconds']:.2f} s; run alone "
+                   f"{spread(rates)} GB/s; seconds from process start include the process's end")
     for error in sorted({row["error"] for row in rows if "error" in row}):
         yield f"{sum(row.get('error') == error for row in rows)} runs: {error}"
 
