@@ -112,8 +112,7 @@ static void note(struct k3_load *load, const char *what, const struct k3_err *wh
     k3_text_putf(lines, "%s%s: %s", lines->bytes ? "\n" : "", what, why->text);
 }
 
-static void note_slower(struct k3_load *load, const struct k3_io_ops *ops,
-                        const struct k3_err *why)
+static void note_slower(struct k3_load *load, const struct k3_io_ops *ops, const struct k3_err *why)
 {
     char what[32];
     snprintf(what, sizeof what, "io %s", ops->name);
@@ -189,7 +188,8 @@ static uint32_t list_regions(const struct k3_load_leg *leg, struct k3_io_region 
     bool is_gpu = load->reaches_device;
     if (is_gpu && leg->rank_count > K3_IO_REGION_COUNT_MAX)
         return 0; /* a device has no place for so many images */
-    if (!is_gpu && (leg->image_bytes > REGISTER_BYTES_MAX || leg->rank_count > K3_IO_REGION_COUNT_MAX)) {
+    if (!is_gpu &&
+        (leg->image_bytes > REGISTER_BYTES_MAX || leg->rank_count > K3_IO_REGION_COUNT_MAX)) {
         k3_fail(why, K3_EUNSUPPORTED,
                 "target memory is not registered: all %llu bytes would be locked before the first "
                 "read",

@@ -32,7 +32,7 @@ struct k3_io_options {
     bool is_direct; /* pread: past the page cache.  uring always does so and does not look here. */
     const struct k3_io_region *regions; /* borrowed until close; reads elsewhere work as well */
     const struct k3_gpu *gpu; /* cufile, hipfile: in whose memory reads land; others ignore it */
-    struct k3_err *note; /* filled where an engine works, but not at its best; may be NULL */
+    struct k3_err *note;      /* filled where an engine works, but not at its best; may be NULL */
 };
 
 struct k3_io_read {

@@ -62,9 +62,9 @@ _Static_assert(sizeof(struct properties) == 56 && offsetof(struct properties, fe
 
 #define CODE_BASE             5000
 #define CODE_ALREADY_OPEN     5026
-#define PARAMETER_FORCED      2      /* CUFILE_PARAM_FORCE_COMPAT_MODE */
+#define PARAMETER_FORCED      2         /* CUFILE_PARAM_FORCE_COMPAT_MODE */
 #define FEATURE_P2P           (1u << 4) /* of feature_flags: PCI P2PDMA */
-#define FILE_SYSTEM_NVME      4      /* of status_flags, and to ask p2p flags for */
+#define FILE_SYSTEM_NVME      4         /* of status_flags, and to ask p2p flags for */
 #define P2P_PCI               (1u << 0)
 #define P2P_NVFS              (1u << 1)
 #define P2P_CHIP              (1u << 3) /* Grace */
@@ -396,8 +396,8 @@ static int start(struct k3_io *io, const struct k3_io_options *options, struct k
     return rc;
 }
 
-static int open_kind(enum k3_gpu_kind kind, const struct k3_io_options *options,
-                     struct k3_io **out, struct k3_err *err)
+static int open_kind(enum k3_gpu_kind kind, const struct k3_io_options *options, struct k3_io **out,
+                     struct k3_err *err)
 {
     const char *name = kind == K3_GPU_CUDA ? "cufile" : "hipfile";
     const uint32_t depth = options->depth;
@@ -407,8 +407,8 @@ static int open_kind(enum k3_gpu_kind kind, const struct k3_io_options *options,
     if (depth == 0 || depth > DEPTH_MAX)
         return k3_fail(err, K3_EUSAGE, "io %s: depth %u is not in 1..%u", name, depth, DEPTH_MAX);
     if (options->region_count > K3_IO_REGION_COUNT_MAX)
-        return k3_fail(err, K3_EUSAGE, "io %s: %u regions, %u at most", name,
-                       options->region_count, K3_IO_REGION_COUNT_MAX);
+        return k3_fail(err, K3_EUSAGE, "io %s: %u regions, %u at most", name, options->region_count,
+                       K3_IO_REGION_COUNT_MAX);
     if (!options->gpu || options->gpu->api->kind != kind)
         return k3_fail(err, K3_EUNSUPPORTED, "io %s reads into the memory of a %s device only",
                        name, kind == K3_GPU_CUDA ? "cuda" : "hip");

@@ -23,10 +23,16 @@
 
 #ifdef FAKE_HIP
 #define NAME(cufile, hipfile) hipfile
-#define DRIVERS               {"libamdhip64.so.7", "libamdhip64.so.6"}
+#define DRIVERS                                                                                    \
+    {                                                                                              \
+        "libamdhip64.so.7", "libamdhip64.so.6"                                                     \
+    }
 #else
 #define NAME(cufile, hipfile) cufile
-#define DRIVERS               {"libcuda.so.1", "libcuda.so.1"}
+#define DRIVERS                                                                                    \
+    {                                                                                              \
+        "libcuda.so.1", "libcuda.so.1"                                                             \
+    }
 #endif
 
 struct result {

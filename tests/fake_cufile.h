@@ -37,7 +37,7 @@ struct fake_cufile {
     uint64_t first, count;
     int code;
     _Atomic uint64_t read_count, hit_count;
-    _Atomic uint64_t registered_count; /* reads into registered memory */
+    _Atomic uint64_t registered_count;   /* reads into registered memory */
     atomic_int drivers, files, memories; /* open or registered now */
 };
 

@@ -1,10 +1,8 @@
-/* Purpose: the engines cufile and hipfile: what every io engine promises, with targets on a GPU, and
- * loads that take them; over fake libraries, or over those of this machine.
- *   test_io_gpufile              over the fakes: cufile, hipfile, and what is refused
- *   test_io_gpufile real KIND    over the libraries of this machine (cuda or hip), no faults
- * Owns: two files, a device with one region, a set for the whole run.
- * Threads: one drives each engine.
- * Errors: a failed assertion ends the test.
+/* Purpose: the engines cufile and hipfile: what every io engine promises, with targets on a GPU,
+ * and loads that take them; over fake libraries, or over those of this machine. test_io_gpufile
+ * over the fakes: cufile, hipfile, and what is refused test_io_gpufile real KIND    over the
+ * libraries of this machine (cuda or hip), no faults Owns: two files, a device with one region, a
+ * set for the whole run. Threads: one drives each engine. Errors: a failed assertion ends the test.
  * Invariant: the region is poisoned before each read, so a skipped write is seen. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,8 +45,8 @@ static const struct k3_io_ops *io_ops;
 static const struct k3_dev_ops *dev_ops;
 static struct fake_cufile *fake; /* NULL: a real library */
 static struct k3_dev *dev;
-static void *region;                   /* REGION_BYTES on the device */
-static uint8_t *mirror;                /* the same on the host */
+static void *region;    /* REGION_BYTES on the device */
+static uint8_t *mirror; /* the same on the host */
 static int fds[FILE_COUNT];
 static char paths[FILE_COUNT][256];
 static struct mini_set one;
@@ -213,11 +211,8 @@ static int end_test(void **state)
 static int open_engine(uint32_t depth, struct k3_io **io, struct k3_err *note)
 {
     struct k3_io_region own = {region, REGION_BYTES};
-    struct k3_io_options options = {.depth = depth,
-                                    .regions = &own,
-                                    .region_count = 1,
-                                    .gpu = k3_dev_gpu(dev),
-                                    .note = note};
+    struct k3_io_options options = {
+        .depth = depth, .regions = &own, .region_count = 1, .gpu = k3_dev_gpu(dev), .note = note};
     int rc = io_ops->probe(NULL, &err);
     return rc ? rc : io_ops->open(&options, io, &err);
 }
@@ -442,9 +437,9 @@ static void test_errors(void **state)
         enum fake_cufile_fault fault;
         int code, sys_errno;
     } rows[] = {
-        {FAKE_CUFILE_ERRNO, EIO, EIO},      {FAKE_CUFILE_ERRNO, ENODEV, ENODEV},
-        {FAKE_CUFILE_ERRNO, 0, EIO},        {FAKE_CUFILE_CODE, 5030, EIO},
-        {FAKE_CUFILE_CODE, 5013, EFAULT},   {FAKE_CUFILE_LONG, 0, EIO},
+        {FAKE_CUFILE_ERRNO, EIO, EIO},     {FAKE_CUFILE_ERRNO, ENODEV, ENODEV},
+        {FAKE_CUFILE_ERRNO, 0, EIO},       {FAKE_CUFILE_CODE, 5030, EIO},
+        {FAKE_CUFILE_CODE, 5013, EFAULT},  {FAKE_CUFILE_LONG, 0, EIO},
         {FAKE_CUFILE_ERRNO, EINTR, EINTR}, /* for ever */
     };
     struct k3_io *io = engine(DEPTH);
@@ -544,8 +539,7 @@ static void test_way(void **state)
         enum k3_gpufile_way way = k3_gpufile_way(io, &err);
         /* The fake ROCm driver has no reads into a GPU. */
         assert_int_equal(way, kind == K3_GPU_HIP ? K3_GPUFILE_BOUNCE : ways[mode]);
-        assert_int_equal(strstr(err.text, "through host memory") != NULL,
-                         way == K3_GPUFILE_BOUNCE);
+        assert_int_equal(strstr(err.text, "through host memory") != NULL, way == K3_GPUFILE_BOUNCE);
     }
     io_ops->close(io);
 }
@@ -616,9 +610,9 @@ static void test_load_faults(void **state)
         int code;
         bool is_reread;
     } rows[] = {
-        {FAKE_CUFILE_FLIP, 1, 0, true},      {FAKE_CUFILE_EMPTY, 1, 0, true},
-        {FAKE_CUFILE_ERRNO, 1, EIO, true},   {FAKE_CUFILE_CODE, 1, 5030, true},
-        {FAKE_CUFILE_LONG, 1, 0, true},      {FAKE_CUFILE_SHORT, UINT64_MAX, 65536 + 9, false},
+        {FAKE_CUFILE_FLIP, 1, 0, true},        {FAKE_CUFILE_EMPTY, 1, 0, true},
+        {FAKE_CUFILE_ERRNO, 1, EIO, true},     {FAKE_CUFILE_CODE, 1, 5030, true},
+        {FAKE_CUFILE_LONG, 1, 0, true},        {FAKE_CUFILE_SHORT, UINT64_MAX, 65536 + 9, false},
         {FAKE_CUFILE_ERRNO, 3, EAGAIN, false},
     };
     struct k3_load_options options = options_for(io_ops->name, "0");
@@ -730,10 +724,10 @@ static void test_auto(void **state)
 
 static int run_real(bool is_required)
 {
-    const struct CMUnitTest tests[] = {FILE_TEST(test_random),       FILE_TEST(test_idle_reap),
-                                       FILE_TEST(test_depth),        FILE_TEST(test_close_drains),
-                                       FILE_TEST(test_bad_target),   FILE_TEST(test_bad_file),
-                                       FILE_TEST(test_bad_options),  FILE_TEST(test_load)};
+    const struct CMUnitTest tests[] = {FILE_TEST(test_random),      FILE_TEST(test_idle_reap),
+                                       FILE_TEST(test_depth),       FILE_TEST(test_close_drains),
+                                       FILE_TEST(test_bad_target),  FILE_TEST(test_bad_file),
+                                       FILE_TEST(test_bad_options), FILE_TEST(test_load)};
     k3_err_init(&err);
     if (dev_ops->probe(0, &err) || io_ops->probe(NULL, &err)) {
         printf("SKIP %s: %s\n", io_ops->name, err.text);
@@ -745,12 +739,14 @@ static int run_real(bool is_required)
 static int run_fake(void)
 {
     const struct CMUnitTest tests[] = {
-        FILE_TEST(test_driver_refused), FILE_TEST(test_random),       FILE_TEST(test_short_reads),
-        FILE_TEST(test_idle_reap),      FILE_TEST(test_depth),        FILE_TEST(test_close_drains),
-        FILE_TEST(test_bad_target),     FILE_TEST(test_errors),       FILE_TEST(test_bad_file),
-        FILE_TEST(test_bad_options),    FILE_TEST(test_not_registered), FILE_TEST(test_way),
-        FILE_TEST(test_load),           FILE_TEST(test_load_faults),  FILE_TEST(test_load_refused),
-        FILE_TEST(test_auto),
+        FILE_TEST(test_driver_refused), FILE_TEST(test_random),
+        FILE_TEST(test_short_reads),    FILE_TEST(test_idle_reap),
+        FILE_TEST(test_depth),          FILE_TEST(test_close_drains),
+        FILE_TEST(test_bad_target),     FILE_TEST(test_errors),
+        FILE_TEST(test_bad_file),       FILE_TEST(test_bad_options),
+        FILE_TEST(test_not_registered), FILE_TEST(test_way),
+        FILE_TEST(test_load),           FILE_TEST(test_load_faults),
+        FILE_TEST(test_load_refused),   FILE_TEST(test_auto),
     };
     k3_err_init(&err);
     if (k3_gpu_kernels_probe(kind, &err)) {
@@ -777,9 +773,11 @@ static int run_refused(const char *text)
         return 1;
     }
     const char *dirs[] = {"."};
-    const struct k3_load_options options = {
-        .struct_bytes = sizeof options, .dirs = dirs, .dir_count = 1, .device = dev_ops->name,
-        .io = io_ops->name};
+    const struct k3_load_options options = {.struct_bytes = sizeof options,
+                                            .dirs = dirs,
+                                            .dir_count = 1,
+                                            .device = dev_ops->name,
+                                            .io = io_ops->name};
     rc = k3_load_open(&options, &load, &err);
     return rc != K3_EUNSUPPORTED || !strstr(err.text, text);
 }
@@ -821,9 +819,9 @@ static void test_refused(void **state)
                 {"fake_file_old", "cuda", "has no cuFileRead: a newer one is needed"},
                 {"fake_file_old", "hip", "has no hipFileRead: a newer one is needed"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++)
-        assert_int_equal(run_again(rows[i].libraries,
-                                   (const char *[]){"refused", rows[i].kind, rows[i].text}),
-                         0);
+        assert_int_equal(
+            run_again(rows[i].libraries, (const char *[]){"refused", rows[i].kind, rows[i].text}),
+            0);
 }
 
 int main(int argc, char **argv)

@@ -100,7 +100,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "where the images go: host, cuda:LIST or hip:LIST; one device for all ranks, "
                       "or one for each in order",
                       own_group, FIELD(device), .commands = ON(LOAD)},
-    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread|cufile|hipfile",
+    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto",
+                  "auto|uring|pread|cufile|hipfile",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
