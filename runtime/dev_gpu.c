@@ -453,7 +453,7 @@ static int open_lane(struct k3_dev *dev, struct lane *lane, void *after_event, s
         rc = judge(dev, api->stream_wait_event(lane->stream, after_event, 0), "the caller's event",
                    err);
     for (uint32_t e = 0; e < EVENT_COUNT && !rc; e++)
-        rc = judge(dev, api->event_create(&lane->events[e], K3_GPU_EVENT_SLEEPS), "an event", err);
+        rc = judge(dev, api->event_create(&lane->events[e], K3_GPU_EVENT_PLAIN), "an event", err);
     for (uint32_t b = 0; b < BATCH_COUNT && !rc; b++)
         rc = open_batch(dev, &lane->batches[b], err);
     return rc;
