@@ -12,6 +12,7 @@
 enum fault_dev_kind {
     FAULT_DEV_NONE,      /* poison only */
     FAULT_DEV_SKIP_COPY, /* a copy is not done, and nothing is said */
+    FAULT_DEV_MISPLACE,  /* a copy to the device goes to the target of an earlier one */
     FAULT_DEV_FLIP,      /* one bit of the data flips before a check */
     FAULT_DEV_WAIT,      /* copy_wait fails */
     FAULT_DEV_CHECK,     /* verify_units fails to begin */
