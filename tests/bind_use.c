@@ -38,9 +38,8 @@ static void add_place(struct bind_room *room, const struct k3_load_tensor *view,
     if (room->dev_ops->is_host_memory)
         assert_int_equal(posix_memalign(&base, BIND_CANARY_BYTES, place_bytes(place)), 0);
     else
-        assert_int_equal(room->dev_ops->alloc(room->devs[place->rank], place_bytes(place), &base,
-                                              NULL),
-                         0);
+        assert_int_equal(
+            room->dev_ops->alloc(room->devs[place->rank], place_bytes(place), &base, NULL), 0);
     place->base = base;
     room->binds[room->count++] = (struct k3_load_bind){
         .rank = place->rank,

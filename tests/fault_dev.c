@@ -19,7 +19,7 @@ static uint64_t hit_count;
 struct k3_dev {
     struct k3_dev *inner;
     uint64_t alloc_count, copy_count, placed_count, check_count, wait_count;
-    struct k3_dev_copy first; /* to the device, and as large as any before the next */
+    struct k3_dev_copy first;              /* to the device, and as large as any before the next */
     uint64_t own_count[K3_LANE_COUNT_MAX]; /* operations of ours on the inner lanes */
 };
 

@@ -13,37 +13,37 @@ ok $? "a small set"
 cd "$dir" || exit 1
 export FAKE_GPU_REPORT=$dir/report
 
-# load [NAME=VALUE...] ARGUMENT...: in the folder of fake drivers; output in `out`, `talk`
+# load [NAME=VALUE...] ARGUMENT...: in the folder of fake drivers; output in out, talk.txt
 load() {
     local settings=()
     while [[ $1 == *=* ]]; do settings+=("$1"); shift; done
     rm -f report
     env LD_LIBRARY_PATH="$K3_BUILD/${drivers:-fake}" "${settings[@]}" \
-        "$K3" load set --quiet "$@" >out 2>talk
+        "$K3" load set --quiet "$@" >out 2>talk.txt
 }
 nothing_left() { ! grep -q '^left [a-z_]* [1-9]' report && grep -q '^changed 0$' report; }
 refused() { # CODE TEXT ARGUMENT...
     local code=$1 text=$2
     shift 2
     load "$@"
-    [ $? = "$code" ] && grep -q -- "$text" talk && [ ! -s out ]
-    ok $? "$*: exit $code, $text" || cat out talk
+    [ $? = "$code" ] && grep -q -- "$text" talk.txt && [ ! -s out ]
+    ok $? "$*: exit $code, $text" || cat out talk.txt
 }
 
 kinds=
 for kind in cuda hip; do
-    if load --device $kind; then kinds="$kinds $kind"; continue; fi
-    if grep -q 'without code for' talk; then echo "ok - $kind # SKIP $(cat talk)"; else ok 1 "$kind: $(cat talk)"; fi
+    if load --device "$kind"; then kinds="$kinds $kind"; continue; fi
+    if grep -q 'this build has no' talk.txt; then echo "ok - $kind # SKIP $(cat talk.txt)"; else ok 1 "$kind: $(cat talk.txt)"; fi
 done
 for kind in $kinds; do
-    load --device $kind:0 && grep -q ", to $kind:0$" out && grep -q '^verified .*where it is served' out
+    load --device "$kind":0 && grep -q ", to $kind:0$" out && grep -q '^verified .*where it is served' out
     ok $? "$kind:0: $(head -n 1 out)"
     nothing_left; ok $? "$kind:0: nothing is left in the driver"
-    load --device $kind:0-1 && grep -q "^rank 0 .* to $kind:0," out && grep -q "^rank 1 .* to $kind:1," out
-    ok $? "$kind:0-1: a rank on each" || cat out talk
+    load --device "$kind":0-1 && grep -q "^rank 0 .* to $kind:0," out && grep -q "^rank 1 .* to $kind:1," out
+    ok $? "$kind:0-1: a rank on each" || cat out talk.txt
     nothing_left; ok $? "$kind:0-1: nothing is left in the drivers"
     for list in 0 0-1 1,0; do
-        load --device $kind:$list --json --trace trace.json && "${PYTHON:-python3}" - $kind $list <<'PY'
+        load --device "$kind":$list --json --trace trace.json && "${PYTHON:-python3}" - "$kind" $list <<'PY'
 import json, sys
 kind, text = sys.argv[1:]
 report = json.load(open("out"))
@@ -63,20 +63,20 @@ for what in "read", "check":
             for row in events if row["name"] == what for n in range(row["args"]["units"])}
     assert len(seen) * (1 << 19) == report["bytes"], (what, len(seen))
 PY
-        ok $? "$kind:$list: --json and --trace" || cat out talk
+        ok $? "$kind:$list: --json and --trace" || cat out talk.txt
     done
-    load FAKE_GPU_FAULT=flip:3 --device $kind:0 && grep -q '^reread    1 units' out
-    ok $? "$kind: a flipped bit is healed" || cat out talk
+    load FAKE_GPU_FAULT=flip:3 --device "$kind":0 && grep -q '^reread    1 units' out
+    ok $? "$kind: a flipped bit is healed" || cat out talk.txt
     nothing_left; ok $? "$kind: and nothing is left"
-    refused 1 'right in the file but wrong in the memory' FAKE_GPU_FAULT=flip:1:9999 --device $kind:0
+    refused 1 'right in the file but wrong in the memory' FAKE_GPU_FAULT=flip:1:9999 --device "$kind":0
     nothing_left; ok $? "$kind: nothing is left behind a failure"
-    refused 1 "device $kind:0: " FAKE_GPU_FAULT=break:2 --device $kind:0
-    refused 4 'there are 2 here' --device $kind:2
-    refused 4 'there are 2 here' --device $kind:1-2
-    refused 2 'devices for 2 ranks' FAKE_GPU_COUNT=4 --device $kind:0-2
-    refused 4 'bytes of its memory are needed, .* are free' FAKE_GPU_MEMORY_BYTES=3000000 --device $kind:0
+    refused 1 "device $kind:0: " FAKE_GPU_FAULT=break:2 --device "$kind":0
+    refused 4 'there are 2 here' --device "$kind":2
+    refused 4 'there are 2 here' --device "$kind":1-2
+    refused 2 'devices for 2 ranks' FAKE_GPU_COUNT=4 --device "$kind":0-2
+    refused 4 'bytes of its memory are needed, .* are free' FAKE_GPU_MEMORY_BYTES=3000000 --device "$kind":0
     nothing_left; ok $? "$kind: nothing is left where it did not fit"
-    refused 4 'does not start' FAKE_GPU_COUNT=0 --device $kind:0
+    refused 4 'does not start' FAKE_GPU_COUNT=0 --device "$kind":0
 done
 drivers=fake_bad
 refused 4 'device cuda: no libcuda.so.1 on this machine' --device cuda:0
