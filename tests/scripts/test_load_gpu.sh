@@ -36,7 +36,7 @@ for kind in cuda hip; do
     if grep -q 'this build has no' talk.txt; then echo "ok - $kind # SKIP $(cat talk.txt)"; else ok 1 "$kind: $(cat talk.txt)"; fi
 done
 for kind in $kinds; do
-    load --device "$kind":0 && grep -q ", to $kind:0$" out && grep -q '^verified .*where it is served' out
+    load --device "$kind":0 && grep -q ", to $kind$" out && grep -q '^verified .*where it is served' out
     ok $? "$kind:0: $(head -n 1 out)"
     nothing_left; ok $? "$kind:0: nothing is left in the driver"
     load --device "$kind":0-1 && grep -q "^rank 0 .* to $kind:0," out && grep -q "^rank 1 .* to $kind:1," out
@@ -68,8 +68,9 @@ PY
     load FAKE_GPU_FAULT=flip:3 --device "$kind":0 && grep -q '^reread    1 units' out
     ok $? "$kind: a flipped bit is healed" || cat out talk.txt
     nothing_left; ok $? "$kind: and nothing is left"
-    refused 1 'right in the file but wrong in the memory' FAKE_GPU_FAULT=flip:1:9999 --device "$kind":0
+    refused 1 'right in the file but wrong in the memory' FAKE_GPU_FAULT=flip:3:9999 --device "$kind":0
     nothing_left; ok $? "$kind: nothing is left behind a failure"
+    refused 1 'its check of known bytes is wrong' FAKE_GPU_FAULT=flip:1:9999 --device "$kind":0
     refused 1 "device $kind:0: " FAKE_GPU_FAULT=break:2 --device "$kind":0
     refused 4 'there are 2 here' --device "$kind":2
     refused 4 'there are 2 here' --device "$kind":1-2
