@@ -178,6 +178,8 @@ void k3_load_leg_close(struct k3_load_leg *leg);
  * progress. */
 int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);
 int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err);
+/* Until all lanes are empty, also behind a failure. */
+int k3_load_leg_wait(struct k3_load_leg *leg, struct k3_err *err);
 /* load_place.c: bound views, taken and then each used by a part; the places of parts. */
 int k3_load_bounds_take(struct k3_load *load, const struct k3_load_bind *binds, uint32_t count,
                         struct k3_err *err);
