@@ -27,8 +27,8 @@ struct fault_dev_rule {
 /* The table around `inner`, with a rule (NULL: none) that holds until the next call. */
 const struct k3_dev_ops *fault_dev(const struct k3_dev_ops *inner,
                                    const struct fault_dev_rule *rule);
-/* Say (the default is that of the inner device) that its memory is the host's; without it the loader
- * goes through slots. */
+/* Say (the default is that of the inner device) that its memory is the host's; without it the
+ * loader goes through slots. */
 void fault_dev_is_host_memory(bool is_host_memory);
 /* What was spoiled since. */
 uint64_t fault_dev_hit_count(void);
