@@ -187,12 +187,11 @@ static int open_leg_engine(struct k3_load_leg *leg, bool tells, struct k3_err *e
     struct k3_io_region regions[K3_IO_REGION_COUNT_MAX];
     struct k3_err slower;
     k3_err_init(&slower);
-    struct k3_io_options options = {
-        .depth = leg->depth,
-        .thread_count = k3_load_leg_threads(leg, leg->is_direct),
-        .is_direct = leg->is_direct,
-        .regions = regions,
-        .note = &slower};
+    struct k3_io_options options = {.depth = leg->depth,
+                                    .thread_count = k3_load_leg_threads(leg, leg->is_direct),
+                                    .is_direct = leg->is_direct,
+                                    .regions = regions,
+                                    .note = &slower};
     if (leg->io_ops == &k3_io_uring)
         options.region_count = list_regions(leg, regions, &slower);
     int rc = open_placed(leg, &options, err);

@@ -268,8 +268,7 @@ int k3_gpu_ask(enum k3_gpu_kind kind, uint32_t index, struct k3_gpu_about *about
     if (!rc)
         rc = k3_gpu_judge(&gpu, api->driver_version(&about->driver_version), "its version", err);
     if (!rc)
-        rc = k3_gpu_judge(&gpu,
-                          api->device_capability(&about->major, &about->minor, gpu.device),
+        rc = k3_gpu_judge(&gpu, api->device_capability(&about->major, &about->minor, gpu.device),
                           "its capability", err);
     if (rc || kind == K3_GPU_HIP)
         return rc ? rc : ask_memory(&gpu, about, err);

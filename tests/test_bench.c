@@ -118,7 +118,8 @@ static void test_hot(void **state)
     near(verdict.percent_of_limit, 50);
 }
 
-/* A load to a device: the lower of what brings the bytes and of the bus; hashing is the device's. */
+/* A load to a device: the lower of what brings the bytes and of the bus; hashing is the device's.
+ */
 static void test_device(void **state)
 {
     (void)state;
@@ -242,6 +243,7 @@ static void test_device_rates(void **state)
                                                   {FAULT_DEV_WAIT, 1, 1},
                                                   {FAULT_DEV_CHECK, 4, 1},
                                                   {FAULT_DEV_ALLOC, 1, 1}};
+    static const struct fault_dev_rule every = {FAULT_DEV_FLIP, 1, 1000};
     struct k3_bench_dev dev;
     struct k3_err err;
     double gb_per_s = 0;
@@ -252,7 +254,7 @@ static void test_device_rates(void **state)
     assert_true(gb_per_s > 0);
     assert_int_equal(k3_bench_dev_check(&dev, 1, &gb_per_s, &err), 0);
     assert_true(gb_per_s > 0);
-    fault_dev(&k3_dev_host, &rules[1]);
+    fault_dev(&k3_dev_host, &every);
     assert_int_equal(k3_bench_dev_check(&dev, 0, &gb_per_s, &err), K3_EDEVICE);
     assert_non_null(strstr(err.text, "not right"));
     k3_bench_dev_close(&dev);

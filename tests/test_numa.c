@@ -108,8 +108,14 @@ static void test_list(void **state)
 static void test_node_of_pci(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"",           "1A:00.0",        "0000:1A:00",    "0000:1A:00.8",
-                                      "0000:1A:20.0", "0000:100:00.0", "0000:1A:00.0x", "../1a:00.0",
+    static const char *const bad[] = {"",
+                                      "1A:00.0",
+                                      "0000:1A:00",
+                                      "0000:1A:00.8",
+                                      "0000:1A:20.0",
+                                      "0000:100:00.0",
+                                      "0000:1A:00.0x",
+                                      "../1a:00.0",
                                       "0000:1A:00.0/../x"};
     put(GPU, "1\n");
     assert_int_equal(k3_numa_node_of_pci(root, "0000:1A:00.0"), 1); /* as drivers write it */

@@ -77,16 +77,16 @@ static void find_one(struct k3_doctor *doctor, const struct kind *kind, uint32_t
                                          : "load --device with another one, or host");
         return;
     }
-    k3_finding_value(
-        finding, "%s; code loads, self-test right; pinned copies %.1f GB/s, checks %.1f GB/s", text,
-        copied, checked);
+    k3_finding_value(finding,
+                     "%s; code loads, self-test right; pinned copies %.1f GB/s, checks %.1f GB/s",
+                     text, copied, checked);
 }
 
 static void find_kind(struct k3_doctor *doctor, const struct kind *kind)
 {
     struct k3_finding *finding = k3_doctor_add(doctor, kind->name);
     const struct k3_gpu_api *api = NULL;
-    char version[32] = "of a version that is not known", module[64] = "not known";
+    char version[32] = "of a version that is not known", module[64];
     uint32_t count = 0;
     int number = 0;
     struct k3_err err;
@@ -101,7 +101,8 @@ static void find_kind(struct k3_doctor *doctor, const struct kind *kind)
     }
     if (api->driver_version(&number) == K3_GPU_SUCCESS)
         version_text(kind, number, version, sizeof version);
-    (void)k3_machine_text(kind->module, module, sizeof module);
+    if (!k3_machine_text(kind->module, module, sizeof module))
+        snprintf(module, sizeof module, "not known");
     k3_finding_value(finding, "%s, %s, kernel driver %s, %u GPU%s", api->library, version, module,
                      count, count == 1 ? "" : "s");
     if (k3_gpu_kernels_probe(kind->kind, &err)) {

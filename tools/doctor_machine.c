@@ -157,9 +157,10 @@ static void find_nodes(struct k3_doctor *doctor)
     }
     k3_finding_value(finding, "%u memory node%s", count, count == 1 ? "" : "s");
     if (count > 1)
-        k3_finding_next(finding, "load to a GPU uses memory and processors of its node; for load to "
-                                 "the host, where the drives hang on one node, try numactl "
-                                 "--cpunodebind");
+        k3_finding_next(finding,
+                        "load to a GPU uses memory and processors of its node; for load to "
+                        "the host, where the drives hang on one node, try numactl "
+                        "--cpunodebind");
 }
 
 /* ---- limits ---- */

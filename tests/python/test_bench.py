@@ -377,7 +377,7 @@ def test_doctor_gpu(place):
         check_doctor(place, "doctor with GPUs, fake ones of CUDA", doctor("fake"), MACHINE,
                      {"cuda": ("ok", ("libcuda.so.1",)), "cuda:1": works})
     for name, env, state in (
-            ("none is visible", {"FAKE_GPU_COUNT": "0"}, {"hip": ("missing", ("no GPU is visible",))}),
+            ("none is visible", {"FAKE_GPU_COUNT": "0"}, {"hip": ("missing", ("hipErrorNoDevice",))}),
             ("checks are wrong", {"FAKE_GPU_FAULT": "no:1:1000000"},
              {"hip:0": ("missing", ("check of known bytes is wrong",))}),
             ("memory is short", {"FAKE_GPU_MEMORY_BYTES": "8388608"},
