@@ -64,9 +64,9 @@ static void find_place(struct k3_load_leg *leg)
 uint32_t k3_load_leg_threads(const struct k3_load_leg *leg, bool is_direct)
 {
     const struct k3_load *load = leg->load;
-    uint32_t sharers = 0;
+    uint32_t sharers = 1;
     for (uint32_t i = 0; i < load->leg_count; i++)
-        sharers += load->legs[i].place.node == leg->place.node;
+        sharers += &load->legs[i] != leg && load->legs[i].place.node == leg->place.node;
     /* Threads of direct reads wait for drives, and take no processor meanwhile. */
     if (is_direct || (leg->place.cpu_count == 0 && sharers < 2))
         return 0;
