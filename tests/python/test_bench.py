@@ -391,6 +391,41 @@ def test_doctor_gpu(place):
                  {"hip": ("missing", ("no libamdhip64",)), "cuda": ("missing", ("no libcuda.so.1",))})
 
 
+NODES = """
+mount -t tmpfs none /sys/devices/system/node && mount -t tmpfs none /sys/bus/pci || exit 77
+mkdir -p /sys/devices/system/node/node$1 /sys/bus/pci/devices/0000:01:00.0
+echo 0-1 > /sys/devices/system/node/online
+cat /sys/devices/system/cpu/online > /sys/devices/system/node/node$1/cpulist
+echo $1 > /sys/bus/pci/devices/0000:01:00.0/numa_node
+shift
+exec "$@"
+"""
+
+
+def test_nodes(place):
+    """A /sys that says that the GPU hangs on a memory node of two: one that is there, one not."""
+    env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(place.build, "fake"))
+    for node, refused in ((0, False), (1, True)):
+        name = f"load to a GPU on memory node {node} of two, {'none' if refused else 'one'} there"
+        if os.path.exists(f"/sys/devices/system/node/node{node}") == refused:
+            place.suite.skip(name, "this machine has other nodes")
+            continue
+        done = subprocess.run(["unshare", "-m", "sh", "-c", NODES, "sh", str(node), place.k3, "load",
+                               place.set, "--ranks", "0", "--device", "hip:0", "--json"],
+                              capture_output=True, text=True, check=False, env=env,
+                              timeout=k3test.RUN_SECONDS_MAX)
+        if done.returncode == CANNOT or done.stderr.startswith("unshare"):
+            place.suite.skip(name, " ".join(done.stderr.split()))
+            continue
+        report = json.loads(done.stdout) if done.returncode == 0 else {"fallbacks": []}
+        lines = [l for l in report["fallbacks"] if l.startswith("hip:0: ")]
+        if not refused and any("not permitted" in l for l in lines):
+            place.suite.skip(name, lines[0])
+            continue
+        good = done.returncode == 0 and bool(lines) == refused
+        place.suite.check(good and (not refused or f"memory node {node}" in lines[0]), name, done)
+
+
 def test_unreadable(place):
     name = "doctor: files and directories that may not be read"
     if os.geteuid() != 0 or subprocess.run(["setpriv", "--version"], capture_output=True,
@@ -442,6 +477,7 @@ def main():
         test_exits(place)
         test_doctor(place, ring)
         test_doctor_gpu(place)
+        test_nodes(place)
         test_unreadable(place)
     return suite.finish()
 
