@@ -269,7 +269,8 @@ $(OUT)/fake_hip_cuda/libhiprtc.so.6: $(FAKE_DEPS) $(CUDA_FATBIN)
 	    && $(ROCM_NEXT)
 endif
 
-$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_io_gpufile: | $(FAKE_SO)
+$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_load_gpu $(OUT)/tests/test_io_gpufile \
+    $(OUT)/tests/test_load_gpufile: | $(FAKE_SO)
 
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	$(say) LD $@

@@ -332,7 +332,7 @@ static int transfer(struct run *run, struct k3_err *err)
 
 /* Copies and checks borrow memory until their lane was waited for: all lanes, also behind a
  * failure. */
-static int wait_lanes(struct k3_load_leg *leg, struct k3_err *err)
+int k3_load_leg_wait(struct k3_load_leg *leg, struct k3_err *err)
 {
     double begin_seconds = k3_load_now();
     int rc = 0;
@@ -361,7 +361,7 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
     double begin_seconds = k3_load_now();
     struct run run = {.leg = leg, .tells = tells};
     int rc = transfer(&run, err);
-    int wait_rc = wait_lanes(leg, err);
+    int wait_rc = k3_load_leg_wait(leg, err);
     if (!rc)
         rc = wait_rc;
     double settle_seconds = k3_load_now();

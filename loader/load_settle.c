@@ -1,9 +1,10 @@
 /* Purpose: second reads: what came wrong or not at all, once more, by another route.
- * Owns: nothing; uses the leg's bounce unit and lane 0.
+ * Owns: nothing; uses the leg's bounce unit and its lanes.
  * Threads: the thread of the leg, when no read is in flight and all lanes are empty.
  * Errors: K3_ECORRUPT naming file, unit, offset and tensors; K3_EDEVICE; K3_EIO; K3_ECANCELED.
- * Invariant: a unit that stays wrong fails the load; what is right in the file and wrong on the
- * device is told apart. */
+ * Invariants: a unit that stays wrong fails the load; what is right in the file and wrong on the
+ * device is told apart; where a unit that had arrived was wrong, all are checked once more, since
+ * its bytes may have gone to a place that was checked before. */
 #include "io_direct.h"
 #include "load_internal.h"
 #include "tree.h"
@@ -13,6 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Of wrong units, second reads and a check of all: what still changes then is no accident. */
+#define ROUND_COUNT 3u
 
 /* A unit is wrong after its second read, which lies in `bounce`: say which, and what is in it. */
 static int fail_unit(struct k3_load_leg *leg, const struct k3_load_part *part, uint32_t unit,
@@ -104,7 +108,9 @@ static int second_read(struct k3_load_leg *leg, struct k3_load_part *part, uint3
     return rc;
 }
 
-int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
+/* Every unit that is not known to be right once more; *wrong_count: those of them whose read had
+ * come in full. */
+static int settle_round(struct k3_load_leg *leg, uint64_t *wrong_count, struct k3_err *err)
 {
     struct k3_load *load = leg->load;
     for (uint64_t i = 0; i < leg->chunk_count; i++) {
@@ -116,6 +122,7 @@ int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
                                      : chunk->state == K3_CHUNK_ARRIVED;
             if (good)
                 continue;
+            *wrong_count += chunk->state == K3_CHUNK_ARRIVED;
             int rc = k3_load_stopped(load, err);
             if (!rc)
                 rc = second_read(leg, part, unit, err);
@@ -125,4 +132,44 @@ int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
         chunk->state = K3_CHUNK_ARRIVED;
     }
     return 0;
+}
+
+/* What was right before counts for nothing. */
+static int check_all(struct k3_load_leg *leg, struct k3_err *err)
+{
+    uint32_t lane = 0;
+    int rc = 0;
+    for (uint64_t i = 0; i < leg->chunk_count && !rc; i++) {
+        const struct k3_load_chunk *chunk = &leg->chunks[i];
+        const struct k3_load_part *part = &leg->load->parts[chunk->part];
+        const struct k3_load_units units = {part, chunk->unit_begin, chunk->unit_count};
+        memset(part->results + chunk->unit_begin, K3_UNIT_UNKNOWN, chunk->unit_count);
+        rc = k3_load_stopped(leg->load, err);
+        if (!rc)
+            rc = k3_load_check_units(leg, lane, &units, err);
+        if (!rc && leg->batch.unit_count >= leg->batch_units) {
+            rc = k3_load_checks_flush(leg, lane, err);
+            lane = (lane + 1) % leg->lane_count;
+        }
+    }
+    if (!rc)
+        rc = k3_load_checks_flush(leg, lane, err);
+    int wait_rc = k3_load_leg_wait(leg, err);
+    return rc ? rc : wait_rc;
+}
+
+int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
+{
+    for (uint32_t round = 0; round < ROUND_COUNT; round++) {
+        uint64_t wrong_count = 0;
+        int rc = settle_round(leg, &wrong_count, err);
+        if (!rc && wrong_count)
+            rc = check_all(leg, err);
+        if (rc || !wrong_count)
+            return rc;
+    }
+    return k3_fail(err, K3_EDEVICE,
+                   "device %s: units that were right are wrong again, %u times in a row: memory or "
+                   "bus is faulty; test the machine",
+                   leg->name, ROUND_COUNT);
 }

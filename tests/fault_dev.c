@@ -18,7 +18,8 @@ static uint64_t hit_count;
 
 struct k3_dev {
     struct k3_dev *inner;
-    uint64_t alloc_count, copy_count, check_count, wait_count;
+    uint64_t alloc_count, copy_count, placed_count, check_count, wait_count;
+    struct k3_dev_copy first;              /* to the device, and as large as any before the next */
     uint64_t own_count[K3_LANE_COUNT_MAX]; /* operations of ours on the inner lanes */
 };
 
@@ -95,9 +96,16 @@ static void fault_unpin(struct k3_dev *dev, void *data, size_t bytes)
 static int fault_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_dev_copy *copy,
                             struct k3_err *err)
 {
+    struct k3_dev_copy own = *copy;
     if (hits(FAULT_DEV_SKIP_COPY, ++dev->copy_count))
         return 0;
-    return inner_ops->copy_begin(dev->inner, lane, copy, err);
+    if (copy->kind == K3_COPY_HOST_TO_DEV) {
+        if (dev->first.bytes < copy->bytes)
+            dev->first = *copy;
+        else if (hits(FAULT_DEV_MISPLACE, ++dev->placed_count))
+            own.target = dev->first.target;
+    }
+    return inner_ops->copy_begin(dev->inner, lane, &own, err);
 }
 
 static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count, struct k3_err *err)

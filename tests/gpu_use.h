@@ -29,6 +29,12 @@ struct use {
     uint8_t *back;                         /* what the device gave back */
 };
 
+int choose(const char *name); /* "cuda" or "hip" is under test */
+/* This program again, as a child with the drivers of a folder beside it ("fake") and a setting of
+ * the environment; again_begin first, which makes report_path.  Gives back the exit code. */
+int again_begin(void);
+int run_again(const char *drivers, const char *setting, const char *const arguments[3]);
+
 void make_source(void);
 const char *named(const char *cuda, const char *hip);
 

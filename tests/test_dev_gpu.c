@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define REPORT_BYTES 16384
@@ -515,13 +514,6 @@ static void test_wait_drains(void **state)
 
 /* ---- running ---- */
 
-static int choose(const char *name)
-{
-    kind = !strcmp(name, "hip") ? K3_GPU_HIP : K3_GPU_CUDA;
-    ops = kind == K3_GPU_HIP ? &k3_dev_hip : &k3_dev_cuda;
-    return 0;
-}
-
 static int run_refused(const char *text)
 {
     struct k3_dev_options options = {.index = 0, .lane_count = 1};
@@ -596,32 +588,7 @@ static int run_real(int required_count, char **required)
     return failed;
 }
 
-/* ---- this program again, with a folder of drivers ---- */
-
-static char program[PATH_BYTES], folder[PATH_BYTES];
-
-static int run_again(const char *drivers, const char *setting, const char *const arguments[3])
-{
-    fflush(stdout);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        char path[3 * PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s:%s/fake", folder, drivers, folder);
-        setenv("LD_LIBRARY_PATH", path, 1);
-        setenv("FAKE_GPU_REPORT", report_path, 1);
-        if (setting)
-            putenv((char *)(uintptr_t)setting);
-        char *argv[] = {program, NULL, NULL, NULL, NULL};
-        for (int i = 0; i < 3; i++)
-            argv[i + 1] = (char *)(uintptr_t)arguments[i];
-        execv(program, argv);
-        _exit(127);
-    }
-    int status = -1;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-}
+/* ---- drivers that are not there ---- */
 
 static void test_refused(void **state)
 {
@@ -652,18 +619,8 @@ static void test_refused(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused)};
-    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (bytes <= 0)
+    if (again_begin())
         return 1;
-    snprintf(folder, sizeof folder, "%.*s", (int)bytes, program);
-    for (int up = 0; up < 2; up++) /* OUT/tests/test_dev_gpu */
-        *strrchr(folder, '/') = 0;
-    snprintf(report_path, sizeof report_path, "%s/k3-gpu.XXXXXX",
-             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    int file = mkstemp(report_path);
-    if (file < 0)
-        return 1;
-    close(file);
     int failed = cmocka_run_group_tests_name("no driver", tests, NULL, NULL);
     failed += run_again("fake", NULL, (const char *[]){"fake", "cuda", NULL}) != 0;
     failed += run_again("fake", NULL, (const char *[]){"fake", "hip", NULL}) != 0;

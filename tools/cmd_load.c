@@ -185,10 +185,11 @@ static void print_report(const struct load_run *run, const struct k3_load_report
     if (report->reread_units)
         printf("reread    %" PRIu64 " units came wrong once and right by another read\n",
                report->reread_units);
-    for (uint32_t i = 0; i < run->rank_count; i++) {
+    /* On one device the first line says it all. */
+    const char *first = run->rank_reports[0].device;
+    bool is_one = !strcmp(first, run->rank_reports[run->rank_count - 1].device);
+    for (uint32_t i = 0; i < run->rank_count && !is_one; i++) {
         const struct k3_load_rank_report *rank = &run->rank_reports[i];
-        if (!strcmp(rank->device, run->rank_reports[run->rank_count - 1].device))
-            break; /* one device: the first line says it all */
         printf("rank %-4u %s to %s, %s\n", rank->rank, k3_size_text(rank->bytes).s, rank->device,
                k3_rate_text(rank->bytes, to_ns(rank->seconds)).s);
     }
