@@ -282,6 +282,14 @@ static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struc
 
 #define PLACE_BYTES_MAX 64u
 
+static void read_place(const char *text, unsigned long *place, unsigned long *count)
+{
+    const char *line = strchr(text, '\n');
+    char *end = NULL;
+    *place = line ? strtoul(line + 1, &end, 10) : 0;
+    *count = end && !strncmp(end, " of ", 4) ? strtoul(end + 4, NULL, 10) : 0;
+}
+
 /* Parts are staged by the number of their directory: resumed with other directories, or in another
  * order, their records would not find them, and finished work would be done again. */
 static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_err *err)
@@ -289,7 +297,7 @@ static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_
     char wanted[PLACE_BYTES_MAX];
     char *text = NULL;
     size_t bytes = 0;
-    unsigned place = 0, count = 1;
+    unsigned long place, count;
     int rc = k3_file_find(&job->partials[dir], K3_PLACE_NAME, found, err);
     if (!rc && *found)
         rc = k3_file_load(&job->partials[dir], K3_PLACE_NAME, PLACE_BYTES_MAX, &text, &bytes, err);
@@ -297,10 +305,10 @@ static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_
         return rc;
     snprintf(wanted, sizeof wanted, "k3-place 0\n%u of %u\n", dir, job->dir_count);
     if (strcmp(text, wanted) != 0) {
-        (void)sscanf(text, "k3-place 0\n%u of %u", &place, &count);
+        read_place(text, &place, &count);
         rc = k3_fail(
             err, K3_EUNSUPPORTED,
-            "%s: an unfinished conversion has it as directory %u of %u, not %u of %u: give "
+            "%s: an unfinished conversion has it as directory %lu of %lu, not %u of %u: give "
             "all its --out directories in the order of the first run",
             job->outs[dir].path, place + 1, count, dir + 1, job->dir_count);
     }
