@@ -446,7 +446,7 @@ static const struct fault_row {
     {"short read", NULL, NULL, FAULT_IO_PARTIAL, 0, HEALED, 1},
     {"EIO", NULL, NULL, FAULT_IO_FAILING, 0, HEALED, 1},
     {"late read", NULL, NULL, FAULT_IO_LATE, 0, HARMLESS_OR_HEALED, 1},
-    {"copy to a wrong place", NULL, NULL, 0, FAULT_DEV_MISPLACE, HEALED, 1},
+    {"copy to a wrong place", NULL, NULL, 0, FAULT_DEV_MISPLACE, HEALED_OR_NAMED, 1},
     {"bit flips in device memory", "flip", "flip", 0, 0, HEALED, 1},
     {"two bits flip", "flip", "flip", 0, 0, HEALED_OR_NAMED, 2},
     {"copy skipped", "skip", "skip", 0, 0, HEALED, 1},
@@ -475,9 +475,14 @@ static struct {
     uint64_t hit_count, healed_count, harmless_count, named_count;
 } tallies[COUNT_OF(rows)][MODE_COUNT];
 
-/* Faults that the fake cannot make are made by tables around ours, which serve one device. */
+/* Faults that the fake cannot make are made by tables around ours, which serve one device.  Two
+ * copies to one place are a race by intent, and no test for ThreadSanitizer. */
 static bool is_possible(const struct fault_row *row, enum mode mode)
 {
+#ifdef __SANITIZE_THREAD__
+    if (row->dev == FAULT_DEV_MISPLACE || (row->cuda && !strcmp(row->cuda, "swap")))
+        return false;
+#endif
     return row->cuda || mode != ON_TWO;
 }
 
@@ -514,7 +519,7 @@ static void assert_named(const struct fault_row *row, int rc)
     char unit[64];
     const bool has_place = strstr(err.text, "right in the file but wrong") != NULL;
     bool is_good = rc == K3_EDEVICE && k3_exit_code(rc) == 1 && strstr(err.text, "device ") &&
-                   strstr(err.text, ops->name);
+                   strstr(err.text, row->dev ? "fault:0" : ops->name);
     if (has_place) {
         snprintf(unit, sizeof unit, "unit %lld is right", (long long)(err.offset / K3_UNIT_BYTES));
         is_good = is_good && strstr(err.text, unit) && strstr(err.text, err.file) &&
