@@ -4,6 +4,7 @@
  * Errors: those of the device; K3_EUNSUPPORTED (does not fit), K3_ENOMEM.
  * Invariants: what is closed was drained first: engine, then device, then memory; chunks tile the
  * data sections of the leg's parts exactly once. */
+#include "gpu_api.h"
 #include "load_internal.h"
 #include "mem.h"
 #include "sha256.h"
@@ -32,8 +33,8 @@ static void choose_sizes(struct k3_load_leg *leg)
     if (has_slots) {
         uint64_t cap = K3_LOAD_SLOT_COUNT_MAX;
         leg->slots.count = (uint32_t)(count < 2 ? 2 : count > cap ? cap : count);
-        /* The others are being copied from. */
-        leg->depth = leg->slots.count * 3 / 4;
+        /* The others are being copied from: 51.2 GB/s on an H200, where 3/4 for reads gave 49.9. */
+        leg->depth = leg->slots.count / 2;
         leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;
@@ -43,6 +44,37 @@ static void choose_sizes(struct k3_load_leg *leg)
     leg->lane_count = !load->verify ? 1 : cpus < K3_LANE_COUNT_MAX ? cpus : K3_LANE_COUNT_MAX;
     leg->batch_units = 1;
 }
+
+/* ---- memory nodes ---- */
+
+/* Fewer do not fill the bus of one device, however many devices share the processors. */
+#define IO_THREADS_MIN 4u
+
+static void find_place(struct k3_load_leg *leg)
+{
+    char bus_id[K3_GPU_BUS_ID_BYTES];
+    leg->place = (struct k3_numa_place){.node = K3_NUMA_NONE};
+    if (leg->dev_ops != &k3_dev_cuda && leg->dev_ops != &k3_dev_hip)
+        return;
+    enum k3_gpu_kind kind = leg->dev_ops == &k3_dev_cuda ? K3_GPU_CUDA : K3_GPU_HIP;
+    if (k3_gpu_bus_id(kind, leg->device_index, bus_id, NULL) == 0)
+        k3_numa_find("", bus_id, &leg->place);
+}
+
+uint32_t k3_load_leg_threads(const struct k3_load_leg *leg, bool is_direct)
+{
+    const struct k3_load *load = leg->load;
+    uint32_t sharers = 1;
+    for (uint32_t i = 0; i < load->leg_count; i++)
+        sharers += &load->legs[i] != leg && load->legs[i].place.node == leg->place.node;
+    /* Threads of direct reads wait for drives, and take no processor meanwhile. */
+    if (is_direct || (leg->place.cpu_count == 0 && sharers < 2))
+        return 0;
+    uint32_t cpus = leg->place.cpu_count ? leg->place.cpu_count : k3_cpu_count();
+    return cpus / sharers < IO_THREADS_MIN ? IO_THREADS_MIN : cpus / sharers;
+}
+
+/* ---- open and close ---- */
 
 static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
 {
@@ -61,6 +93,7 @@ static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
     if (rc)
         return rc;
     slots->data = data;
+    leg->place_errno = k3_numa_prefer(&leg->place, data, bytes);
     memset(data, 0, bytes); /* touched first: registering then finds huge pages */
     rc = leg->dev_ops->pin(leg->dev, data, bytes, err);
     slots->is_pinned = !rc;
@@ -89,8 +122,10 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
                                      .lane_count = leg->lane_count,
                                      .after_event = leg->load->after_event};
     int rc = leg->dev_ops->probe(leg->device_index, err);
-    if (!rc)
+    if (!rc) {
+        find_place(leg);
         rc = leg->dev_ops->open(&options, &leg->dev, err);
+    }
     if (!rc)
         rc = k3_sha256_open(&leg->sha, err);
     if (!rc)

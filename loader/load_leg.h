@@ -9,6 +9,7 @@
 #include "dev.h"
 #include "io.h"
 #include "k3_load.h"
+#include "numa.h"
 #include "set.h"
 
 #include <pthread.h>
@@ -159,7 +160,9 @@ struct k3_load_leg {
     uint64_t pinned_bytes; /* slots, or images registered with the engine */
     double run_seconds;
     pthread_t thread;
-    struct k3_err err; /* of a leg on a thread of its own */
+    struct k3_numa_place place; /* of a GPU: its slots and threads are on its memory node */
+    int place_errno;            /* the kernel refused; 0 once that was told */
+    struct k3_err err;          /* of a leg on a thread of its own */
     int rc;
     uint32_t device_index;
     uint32_t rank_begin, rank_count; /* of the load's ranks */
@@ -174,6 +177,9 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
 /* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
 void k3_load_leg_chunks(struct k3_load_leg *leg);
 void k3_load_leg_close(struct k3_load_leg *leg);
+/* Threads of an engine that copies out of the page cache, so that those of all legs on one memory
+ * node are no more than its processors; 0: as the engine thinks best. */
+uint32_t k3_load_leg_threads(const struct k3_load_leg *leg, bool is_direct);
 /* The data plane: read, copy, check; then second reads of what came wrong.  `tells`: it calls
  * progress. */
 int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err);

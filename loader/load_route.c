@@ -151,19 +151,52 @@ static int add_files(struct k3_load_leg *leg, struct k3_err *err)
     return rc;
 }
 
+/* Slower, and nothing else: a line of the report, once. */
+static void note_place(struct k3_load_leg *leg)
+{
+    struct k3_err why;
+    k3_err_init(&why);
+    if (leg->place_errno == 0)
+        return;
+    k3_fail_sys(&why, leg->place_errno,
+                "slots or threads are not placed on its memory node %d (a container needs the "
+                "right CAP_SYS_NICE, or a seccomp profile with mbind)",
+                leg->place.node);
+    note(leg->load, leg->name, &why);
+    leg->place_errno = 0;
+}
+
+/* Its threads inherit where this one runs. */
+static int open_placed(struct k3_load_leg *leg, const struct k3_io_options *options,
+                       struct k3_err *err)
+{
+    cpu_set_t saved;
+    int sys_errno = k3_numa_enter(&leg->place, &saved);
+    if (sys_errno)
+        leg->place_errno = sys_errno;
+    int rc = leg->io_ops->open(options, &leg->io, err);
+    if (!rc)
+        rc = add_files(leg, err);
+    k3_numa_leave(&saved);
+    return rc;
+}
+
 /* Open the engine of one leg and give it its parts.  tells: what is slower is noted. */
 static int open_leg_engine(struct k3_load_leg *leg, bool tells, struct k3_err *err)
 {
     struct k3_io_region regions[K3_IO_REGION_COUNT_MAX];
     struct k3_err slower;
     k3_err_init(&slower);
-    struct k3_io_options options = {
-        .depth = leg->depth, .is_direct = leg->is_direct, .regions = regions, .note = &slower};
+    struct k3_io_options options = {.depth = leg->depth,
+                                    .thread_count = k3_load_leg_threads(leg, leg->is_direct),
+                                    .is_direct = leg->is_direct,
+                                    .regions = regions,
+                                    .note = &slower};
     if (leg->io_ops == &k3_io_uring)
         options.region_count = list_regions(leg, regions, &slower);
-    int rc = leg->io_ops->open(&options, &leg->io, err);
+    int rc = open_placed(leg, &options, err);
     if (!rc)
-        rc = add_files(leg, err);
+        note_place(leg);
     if (!rc && slower.rc && tells)
         note(leg->load, "io uring", &slower);
     else if (!rc && !slower.rc && options.region_count && leg->slots.count == 0)

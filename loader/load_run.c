@@ -342,6 +342,11 @@ int k3_load_leg_wait(struct k3_load_leg *leg, struct k3_err *err)
             rc = lane_rc;
     }
     leg->waits.check += k3_load_now() - begin_seconds;
+    for (uint32_t i = 0; i < leg->slots.copying_count && !rc; i++) {
+        const struct k3_load_copying *copying =
+            &leg->slots.copying[(leg->slots.copying_begin + i) % leg->slots.count];
+        trace_chunk(leg, K3_TRACE_COPY, copying->chunk, copying->lane, copying->begin_seconds);
+    }
     k3_load_trace_checks_done(leg);
     leg->open_check_count = 0; /* of a failed lane no answer comes */
     return rc;

@@ -45,10 +45,20 @@ int k3_load_tell(struct k3_load *load, bool due, struct k3_err *err)
 
 /* ---- legs ---- */
 
+/* On its memory node; the caller's thread is given back as it was. */
+static int run_placed(struct k3_load_leg *leg, bool tells, struct k3_err *err)
+{
+    cpu_set_t saved;
+    (void)k3_numa_enter(&leg->place, &saved); /* refused: the engine has told already */
+    int rc = k3_load_leg_run(leg, tells, err);
+    k3_numa_leave(&saved);
+    return rc;
+}
+
 static void *run_leg(void *context)
 {
     struct k3_load_leg *leg = context;
-    leg->rc = k3_load_leg_run(leg, false, &leg->err);
+    leg->rc = run_placed(leg, false, &leg->err);
     if (leg->rc)
         atomic_store(&leg->load->stop, true); /* the others need not go on */
     atomic_fetch_sub(&leg->load->running_count, 1);
@@ -107,7 +117,7 @@ static int run_legs(struct k3_load *load, struct k3_err *err)
         started += !rc;
     }
     if (!rc)
-        rc = k3_load_leg_run(&load->legs[0], true, &own);
+        rc = run_placed(&load->legs[0], true, &own);
     if (rc)
         atomic_store(&load->stop, true);
     int wait_rc = wait_legs(load, rc ? NULL : &own);

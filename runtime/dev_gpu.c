@@ -453,7 +453,7 @@ static int open_lane(struct k3_dev *dev, struct lane *lane, void *after_event, s
         rc = judge(dev, api->stream_wait_event(lane->stream, after_event, 0), "the caller's event",
                    err);
     for (uint32_t e = 0; e < EVENT_COUNT && !rc; e++)
-        rc = judge(dev, api->event_create(&lane->events[e], K3_GPU_EVENT_SLEEPS), "an event", err);
+        rc = judge(dev, api->event_create(&lane->events[e], K3_GPU_EVENT_PLAIN), "an event", err);
     for (uint32_t b = 0; b < BATCH_COUNT && !rc; b++)
         rc = open_batch(dev, &lane->batches[b], err);
     return rc;
@@ -523,23 +523,6 @@ static int open_entered(struct k3_dev *dev, void *after_event, struct k3_err *er
     return rc;
 }
 
-static int find_device(enum k3_gpu_kind kind, uint32_t index, struct k3_gpu *gpu,
-                       struct k3_err *err)
-{
-    int count = 0;
-    int rc = k3_gpu_api_open(kind, &gpu->api, err);
-    if (rc)
-        return rc;
-    gpu->index = index;
-    rc = k3_gpu_judge(gpu, gpu->api->device_count(&count), "counting devices", err);
-    if (!rc && index >= (uint32_t)count)
-        rc = k3_fail(err, K3_EUNSUPPORTED, "device %s:%u: there are %d here: %s:0 to %s:%d",
-                     gpu->api->name, index, count, gpu->api->name, gpu->api->name, count - 1);
-    if (!rc)
-        rc = k3_gpu_judge(gpu, gpu->api->device_get(&gpu->device, (int)index), "opening it", err);
-    return rc;
-}
-
 static int gpu_open(enum k3_gpu_kind kind, const struct k3_dev_options *options,
                     struct k3_dev **out, struct k3_err *err)
 {
@@ -556,7 +539,7 @@ static int gpu_open(enum k3_gpu_kind kind, const struct k3_dev_options *options,
         return k3_fail(err, K3_ENOMEM, "no memory for a device of %u lanes", options->lane_count);
     }
     dev->lane_count = options->lane_count;
-    int rc = find_device(kind, options->index, &dev->gpu, err);
+    int rc = k3_gpu_find(kind, options->index, &dev->gpu, err);
     if (!rc && kind == K3_GPU_CUDA)
         rc = judge(dev, dev->gpu.api->cuda_context_retain(&dev->gpu.context, dev->gpu.device),
                    "its context", err);
@@ -577,7 +560,7 @@ static int gpu_open(enum k3_gpu_kind kind, const struct k3_dev_options *options,
 static int gpu_probe(enum k3_gpu_kind kind, uint32_t index, struct k3_err *err)
 {
     struct k3_gpu gpu = {.api = NULL};
-    int rc = find_device(kind, index, &gpu, err);
+    int rc = k3_gpu_find(kind, index, &gpu, err);
     return rc ? rc : k3_gpu_kernels_probe(kind, err);
 }
 

@@ -67,6 +67,11 @@ int k3_file_rename(const struct k3_dir *from, const char *from_name, const struc
 int k3_file_remove(const struct k3_dir *dir, const char *name, struct k3_err *err);
 /* Free bytes for this user below dir. */
 int k3_dir_free_bytes(const struct k3_dir *dir, uint64_t *bytes, struct k3_err *err);
+/* A file's time in nanoseconds, modulo 2^64: years beyond 2262 must not be undefined. */
+static inline int64_t k3_time_ns(const struct timespec *time)
+{
+    return (int64_t)((uint64_t)time->tv_sec * UINT64_C(1000000000) + (uint64_t)time->tv_nsec);
+}
 /* n random hex digits and a NUL from the kernel. */
 int k3_random_hex(char *hex, size_t digits, struct k3_err *err);
 

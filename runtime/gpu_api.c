@@ -191,3 +191,91 @@ void k3_gpu_leave(const struct k3_gpu *gpu, int saved)
     else
         (void)gpu->api->hip_device_set(saved);
 }
+
+/* ---- one GPU ---- */
+
+int k3_gpu_find(enum k3_gpu_kind kind, uint32_t index, struct k3_gpu *gpu, struct k3_err *err)
+{
+    int count = 0;
+    memset(gpu, 0, sizeof *gpu);
+    int rc = k3_gpu_api_open(kind, &gpu->api, err);
+    if (rc)
+        return rc;
+    gpu->index = index;
+    rc = k3_gpu_judge(gpu, gpu->api->device_count(&count), "counting devices", err);
+    if (!rc && index >= (uint32_t)count)
+        rc = k3_fail(err, K3_EUNSUPPORTED, "device %s:%u: there are %d here: %s:0 to %s:%d",
+                     gpu->api->name, index, count, gpu->api->name, gpu->api->name, count - 1);
+    if (!rc)
+        rc = k3_gpu_judge(gpu, gpu->api->device_get(&gpu->device, (int)index), "opening it", err);
+    return rc;
+}
+
+int k3_gpu_count(enum k3_gpu_kind kind, uint32_t *count, struct k3_err *err)
+{
+    struct k3_gpu gpu = {.api = NULL};
+    int found = 0;
+    *count = 0;
+    int rc = k3_gpu_api_open(kind, &gpu.api, err);
+    if (!rc)
+        rc = k3_gpu_judge(&gpu, gpu.api->device_count(&found), "counting devices", err);
+    *count = rc || found < 0 ? 0 : (uint32_t)found;
+    return rc;
+}
+
+static int take_bus_id(const struct k3_gpu *gpu, char id[K3_GPU_BUS_ID_BYTES], struct k3_err *err)
+{
+    memset(id, 0, K3_GPU_BUS_ID_BYTES);
+    int code = gpu->api->device_bus_id(id, K3_GPU_BUS_ID_BYTES - 1, gpu->device);
+    return k3_gpu_judge(gpu, code, "its PCI bus id", err);
+}
+
+int k3_gpu_bus_id(enum k3_gpu_kind kind, uint32_t index, char id[K3_GPU_BUS_ID_BYTES],
+                  struct k3_err *err)
+{
+    struct k3_gpu gpu;
+    int rc = k3_gpu_find(kind, index, &gpu, err);
+    return rc ? rc : take_bus_id(&gpu, id, err);
+}
+
+static int ask_memory(const struct k3_gpu *gpu, struct k3_gpu_about *about, struct k3_err *err)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    int saved;
+    int rc = k3_gpu_enter(gpu, &saved, err);
+    if (rc)
+        return rc;
+    rc = k3_gpu_judge(gpu, gpu->api->memory_info(&free_bytes, &total_bytes), "its memory", err);
+    k3_gpu_leave(gpu, saved);
+    about->free_bytes = free_bytes;
+    about->total_bytes = total_bytes;
+    return rc;
+}
+
+int k3_gpu_ask(enum k3_gpu_kind kind, uint32_t index, struct k3_gpu_about *about,
+               struct k3_err *err)
+{
+    struct k3_gpu gpu;
+    memset(about, 0, sizeof *about);
+    int rc = k3_gpu_find(kind, index, &gpu, err);
+    if (rc)
+        return rc;
+    const struct k3_gpu_api *api = gpu.api;
+    rc = take_bus_id(&gpu, about->bus_id, err);
+    if (!rc)
+        rc = k3_gpu_judge(&gpu, api->device_name(about->name, sizeof about->name - 1, gpu.device),
+                          "its name", err);
+    if (!rc)
+        rc = k3_gpu_judge(&gpu, api->driver_version(&about->driver_version), "its version", err);
+    if (!rc)
+        rc = k3_gpu_judge(&gpu, api->device_capability(&about->major, &about->minor, gpu.device),
+                          "its capability", err);
+    if (rc || kind == K3_GPU_HIP)
+        return rc ? rc : ask_memory(&gpu, about, err);
+    rc = k3_gpu_judge(&gpu, api->cuda_context_retain(&gpu.context, gpu.device), "its context", err);
+    if (rc)
+        return rc;
+    rc = ask_memory(&gpu, about, err);
+    (void)api->cuda_context_release(gpu.device);
+    return rc;
+}

@@ -215,28 +215,6 @@ uint64_t k3_machine_cpu_percent_max(void)
     return lowest;
 }
 
-/* A list like "0-1,4": how many numbers. */
-uint32_t k3_machine_node_count(void)
-{
-    char text[256];
-    uint32_t count = 0;
-    if (!k3_machine_text("/sys/devices/system/node/online", text, sizeof text))
-        return 0;
-    for (char *at = text; at;) {
-        uint64_t begin, end;
-        if (!number(at, &begin))
-            return 0;
-        at += strspn(at, "0123456789");
-        end = begin;
-        if (*at == '-' && !number(at + 1, &end))
-            return 0;
-        count += end >= begin && end - begin < 65536 ? (uint32_t)(end - begin + 1) : 0;
-        at = strchr(at, ',');
-        at = at ? at + 1 : NULL;
-    }
-    return count;
-}
-
 /* ---- file systems ---- */
 
 struct known_type {

@@ -28,8 +28,6 @@ uint64_t k3_machine_memory_free(const struct k3_machine_memory *memory);
 
 /* Processor time that the control group allows, in hundredths of a core; 0: no limit. */
 uint64_t k3_machine_cpu_percent_max(void);
-/* Memory nodes that are online; 0: not known. */
-uint32_t k3_machine_node_count(void);
 
 struct k3_machine_mount {
     char type[32];    /* "ext4"; "0x..." for one without a name */

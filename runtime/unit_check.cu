@@ -47,7 +47,7 @@ __constant__ u32 k3_round[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-/* The same with the schedule of the padding behind 4096 bytes already added: its words are known. */
+/* The same with the schedule of the padding behind 4096 bytes added: its words are known. */
 __constant__ u32 k3_padding_round[64] = {
     0xc28a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19c7174,
@@ -84,7 +84,8 @@ __device__ __forceinline__ u32 next_word(u32 *w, int i)
 /* One round; the letters turn instead of the values, so that nothing is moved. */
 #define ROUND(a, b, c, d, e, f, g, h, added)                                                       \
     do {                                                                                           \
-        u32 t = (h) + (added) + (ror(e, 6) ^ ror(e, 11) ^ ror(e, 25)) + (((e) & (f)) ^ (~(e) & (g))); \
+        u32 t = (h) + (added) + (ror(e, 6) ^ ror(e, 11) ^ ror(e, 25)) +                            \
+                (((e) & (f)) ^ (~(e) & (g)));                                                      \
         (d) += t;                                                                                  \
         (h) = t + (ror(a, 2) ^ ror(a, 13) ^ ror(a, 22)) +                                          \
               (((a) & (b)) ^ ((a) & (c)) ^ ((b) & (c)));                                           \

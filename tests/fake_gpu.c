@@ -371,7 +371,7 @@ CALL(cuStreamWaitEvent, hipStreamWaitEvent, struct k3_gpu_stream *stream,
 CALL(cuEventCreate, hipEventCreateWithFlags, struct k3_gpu_event **event, unsigned flags)
 {
     BEGIN_ON(device);
-    if (flags & ~K3_GPU_EVENT_SLEEPS)
+    if (flags & ~K3_GPU_EVENT_PLAIN)
         return FAKE_NOT_SUPPORTED;
     return fake_event_open(device, event);
 }

@@ -1,6 +1,7 @@
 /* What bench says of its figures, and what is read from /proc and /sys: pure parts, with figures
  * that are made up.  The commands themselves are tested by tests/python/test_bench.py. */
 #include "bench.h"
+#include "fault_dev.h"
 #include "machine.h"
 #include "mem.h"
 #include "progress.h"
@@ -117,6 +118,41 @@ static void test_hot(void **state)
     near(verdict.percent_of_limit, 50);
 }
 
+/* A load to a device: the lower of what brings the bytes and of the bus; hashing is the device's.
+ */
+static void test_device(void **state)
+{
+    (void)state;
+    struct k3_bench_verdict verdict;
+    set_row(K3_ROW_DEVICE_HOT, 9, 9, 9);
+    set_row(K3_ROW_PAGE_CACHE, 12, 12, 12);
+    set_row(K3_ROW_HASH_ALL, 1, 1, 1);
+    k3_bench_judge(results, K3_ROW_DEVICE_HOT, &verdict);
+    assert_null(verdict.limit); /* the bus may be lower */
+    set_row(K3_ROW_BUS, 10, 18, 10);
+    k3_bench_judge(results, K3_ROW_DEVICE_HOT, &verdict);
+    assert_string_equal(verdict.limit, "bus");
+    near(verdict.percent_rounds[0], 90);
+    near(verdict.percent_rounds[1], 50);
+    near(verdict.percent_of_limit, 90);
+    set_row(K3_ROW_BUS, 50, 50, 50);
+    k3_bench_judge(results, K3_ROW_DEVICE_HOT, &verdict);
+    assert_string_equal(verdict.limit, "memory");
+    near(verdict.percent_of_limit, 75);
+    set_row(K3_ROW_DIRECT_16, 20, 20, 20);
+    set_row(K3_ROW_DEVICE_COLD, 10, 10, 10);
+    results[K3_ROW_DEVICE_COLD].is_direct = true;
+    k3_bench_judge(results, K3_ROW_DEVICE_COLD, &verdict);
+    assert_string_equal(verdict.limit, "storage");
+    near(verdict.percent_of_limit, 50);
+    set_row(K3_ROW_BUS, 16, 16, 16);
+    k3_bench_judge(results, K3_ROW_DEVICE_COLD, &verdict);
+    assert_string_equal(verdict.limit, "bus");
+    results[K3_ROW_DEVICE_COLD].is_direct = false; /* it came from the page cache */
+    k3_bench_judge(results, K3_ROW_DEVICE_COLD, &verdict);
+    assert_string_equal(verdict.limit, "memory");
+}
+
 /* A cold load that was not direct did not wait for the storage. */
 static void test_cold_through_the_cache(void **state)
 {
@@ -192,6 +228,43 @@ static void test_reads(void **state)
     assert_non_null(strstr(err.text, "shrank"));
     close(fd);
     unlink(path);
+}
+
+/* ---- a device ---- */
+
+#define POOL_BYTES ((uint64_t)16 << 20)
+
+/* The rates of memory; and no rate of a device that is wrong, or fails. */
+static void test_device_rates(void **state)
+{
+    (void)state;
+    static const struct fault_dev_rule rules[] = {{FAULT_DEV_SKIP_COPY, 3, 1},
+                                                  {FAULT_DEV_FLIP, 2, 1},
+                                                  {FAULT_DEV_WAIT, 1, 1},
+                                                  {FAULT_DEV_CHECK, 4, 1},
+                                                  {FAULT_DEV_ALLOC, 1, 1}};
+    static const struct fault_dev_rule every = {FAULT_DEV_FLIP, 1, 1000};
+    struct k3_bench_dev dev;
+    struct k3_err err;
+    double gb_per_s = 0;
+    k3_err_init(&err);
+    const struct k3_dev_ops *ops = fault_dev(&k3_dev_host, NULL);
+    assert_int_equal(k3_bench_dev_open(ops, 0, POOL_BYTES, 2 * POOL_BYTES, &dev, &err), 0);
+    assert_int_equal(k3_bench_dev_copy(&dev, 0, &gb_per_s, &err), 0);
+    assert_true(gb_per_s > 0);
+    assert_int_equal(k3_bench_dev_check(&dev, 1, &gb_per_s, &err), 0);
+    assert_true(gb_per_s > 0);
+    fault_dev(&k3_dev_host, &every);
+    assert_int_equal(k3_bench_dev_check(&dev, 0, &gb_per_s, &err), K3_EDEVICE);
+    assert_non_null(strstr(err.text, "not right"));
+    k3_bench_dev_close(&dev);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        fault_dev(&k3_dev_host, &rules[i]);
+        k3_err_init(&err);
+        assert_int_not_equal(k3_bench_dev_open(ops, 0, POOL_BYTES, POOL_BYTES, &dev, &err), 0);
+        assert_true(fault_dev_hit_count() > 0);
+        assert_null(dev.dev);
+    }
 }
 
 /* ---- /proc and /sys ---- */
@@ -273,6 +346,8 @@ int main(void)
         cmocka_unit_test_setup(test_hot, begin),
         cmocka_unit_test_setup(test_cold_through_the_cache, begin),
         cmocka_unit_test_setup(test_unknown_limit, begin),
+        cmocka_unit_test_setup(test_device, begin),
+        cmocka_unit_test(test_device_rates),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_reads),
         cmocka_unit_test(test_machine_text),

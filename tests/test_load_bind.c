@@ -16,6 +16,7 @@
 #include "fault_dev.h"
 #include "fault_io.h"
 #include "load_internal.h"
+#include "trace_use.h"
 
 #include <semaphore.h>
 #include <stdio.h>
@@ -632,80 +633,6 @@ static void test_cancel_between_steps(void **state)
 
 /* ---- trace ---- */
 
-static struct k3_doc *read_trace(const char *path)
-{
-    struct k3_doc *root = NULL;
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 20);
-    assert_non_null(text);
-    size_t bytes = fread(text, 1, 1 << 20, file);
-    assert_true(bytes < 1 << 20);
-    fclose(file);
-    int rc = k3_doc_decode("trace", text, bytes, &root, &err);
-    if (rc)
-        print_message("%s\n", err.text);
-    assert_int_equal(rc, 0);
-    free(text);
-    return root;
-}
-
-static uint32_t number_of(const struct k3_doc *object, const char *path)
-{
-    uint64_t value;
-    assert_true(k3_doc_integer(k3_doc_find(object, path), &value));
-    return (uint32_t)value;
-}
-
-/* Counts what an event says into the tables of units: reads, copies, checks. */
-static void count_event(const struct k3_doc *event, uint8_t *seen[3])
-{
-    static const char *const names[] = {"read", "copy", "check"};
-    const char *name = k3_doc_string(k3_doc_find(event, "name"));
-    const char *phase = k3_doc_string(k3_doc_find(event, "ph"));
-    assert_true(name && phase);
-    if (!strcmp(phase, "M"))
-        return;
-    assert_string_equal(phase, "X");
-    assert_true(k3_doc_find(event, "ts") && k3_doc_find(event, "dur"));
-    const uint32_t rank = number_of(event, "args.rank"), part = number_of(event, "args.part");
-    const uint32_t begin = number_of(event, "args.unit"), count = number_of(event, "args.units");
-    size_t kind = 0;
-    while (kind < 3 && strcmp(name, names[kind]))
-        kind++;
-    assert_true(kind < 3 && rank < load->rank_count);
-    const struct k3_load_part *row = &load->parts[load->ranks[rank].part_begin + part];
-    assert_int_equal(row->entry->part, part);
-    assert_int_equal(row->entry->rank, rank);
-    assert_true(begin + count <= row->unit_count);
-    for (uint32_t u = begin; u < begin + count; u++)
-        seen[kind][row->results - load->results + u]++;
-}
-
-static void check_trace(const char *path, bool has_slots)
-{
-    uint8_t *seen[3];
-    uint64_t events = 0;
-    for (int i = 0; i < 3; i++)
-        assert_non_null(seen[i] = calloc(load->unit_count, 1));
-    struct k3_doc *root = read_trace(path);
-    const struct k3_doc *list = k3_doc_find(root, "traceEvents");
-    assert_true(k3_doc_is_array(list));
-    for (const struct k3_doc *at = k3_doc_first(list); at; at = k3_doc_next(at), events++)
-        count_event(at, seen);
-    for (uint64_t u = 0; u < load->unit_count; u++) {
-        assert_int_equal(seen[0][u], 1);
-        assert_true(seen[1][u] <= has_slots);
-        assert_int_equal(seen[2][u], 1);
-    }
-    assert_true(events > load->chunk_count * 2);
-    for (uint64_t i = 0; i < load->trace.count; i++)
-        assert_true(load->trace.events[i].end_seconds >= load->trace.events[i].begin_seconds);
-    k3_doc_free(root);
-    for (int i = 0; i < 3; i++)
-        free(seen[i]);
-}
-
 static void test_trace(void **state)
 {
     (void)state;
@@ -720,7 +647,7 @@ static void test_trace(void **state)
         assert_int_not_equal(access(path, F_OK), 0);
         for (int turn = 0; turn < 2; turn++) {
             assert_int_equal(k3_load_run(load, &err), 0);
-            check_trace(path, bound);
+            trace_check(load, path, bound);
             assert_int_equal(unlink(path), 0);
         }
         close_load();
@@ -744,7 +671,7 @@ static void test_trace_of_failure(void **state)
     options.trace_path = path;
     assert_int_equal(open_load(&options, NULL, &always), 0);
     assert_int_equal(k3_load_run(load, &err), K3_EDEVICE);
-    struct k3_doc *root = read_trace(path);
+    struct k3_doc *root = trace_read(path);
     assert_true(k3_doc_count(k3_doc_find(root, "traceEvents")) > load->chunk_count);
     k3_doc_free(root);
     assert_int_equal(unlink(path), 0);
@@ -775,7 +702,7 @@ static void test_pace(void **state)
         assert_int_equal(open_load(&options, NULL, NULL), 0);
         assert_int_equal(bound ? last_step(3) : k3_load_run(load, &err), 0);
         check_pace(options.bytes_per_second);
-        check_trace(path, bound);
+        trace_check(load, path, bound);
         if (bound)
             bind_room_check(&room_one, 0, MINI_RANK_COUNT);
         else

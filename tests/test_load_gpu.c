@@ -450,6 +450,7 @@ static const struct fault_row {
     {"short read", NULL, NULL, FAULT_IO_PARTIAL, 0, HEALED, 1},
     {"EIO", NULL, NULL, FAULT_IO_FAILING, 0, HEALED, 1},
     {"late read", NULL, NULL, FAULT_IO_LATE, 0, HARMLESS_OR_HEALED, 1},
+    /* Its place may be that of the zeros for pads: then no second read helps. */
     {"copy to a wrong place", NULL, NULL, 0, FAULT_DEV_MISPLACE, HEALED_OR_NAMED, 1},
     {"bit flips in device memory", "flip", "flip", 0, 0, HEALED, 1},
     {"two bits flip", "flip", "flip", 0, 0, HEALED_OR_NAMED, 2},

@@ -4,6 +4,7 @@
 #ifndef K3_BENCH_H
 #define K3_BENCH_H
 
+#include "bench_dev.h"
 #include "bench_io.h"
 #include "opts.h"
 #include "set.h"
@@ -16,6 +17,7 @@ enum k3_bench_limit {
     K3_LIMIT_STORAGE, /* direct reads */
     K3_LIMIT_MEMORY,  /* reads from the page cache */
     K3_LIMIT_HASH,    /* the tree hash on all cores */
+    K3_LIMIT_BUS,     /* copies from pinned memory to the device */
     K3_LIMIT_COPY,    /* copying files, sync, direct read of the copy */
     K3_LIMIT_COUNT
 };
@@ -28,9 +30,15 @@ enum k3_bench_row_id {
     K3_ROW_DIRECT_THREADS,
     K3_ROW_LOAD_COLD,
     K3_ROW_LOAD_COLD_UNVERIFIED,
+    K3_ROW_BUS,
+    K3_ROW_DEVICE_COLD,
+    K3_ROW_DEVICE_COLD_UNVERIFIED,
     K3_ROW_PAGE_CACHE,
     K3_ROW_LOAD_HOT,
     K3_ROW_LOAD_HOT_UNVERIFIED,
+    K3_ROW_DEVICE_HOT,
+    K3_ROW_DEVICE_HOT_UNVERIFIED,
+    K3_ROW_DEVICE_HASH,
     K3_ROW_MEMCPY,
     K3_ROW_MEMCPY_ALL,
     K3_ROW_HASH,
@@ -58,6 +66,7 @@ struct k3_bench_row {
     uint32_t parameter; /* depth, threads or enum k3_sha256_form */
     bool is_verified;   /* a load: every unit is checked */
     bool is_hot;        /* a load: through the page cache, filled before */
+    bool is_device;     /* a load: to --device, not to the host */
 };
 
 extern const struct k3_bench_row k3_bench_rows[K3_ROW_COUNT];
@@ -88,6 +97,10 @@ struct k3_bench {
     uint64_t copy_bytes;   /* of the scratch checkpoint */
     size_t buffer_bytes;
     uint32_t rank_count, fd_count, core_count;
+    const struct k3_dev_ops *device_ops; /* of --device; NULL: none was named */
+    uint32_t device_index;
+    uint64_t device_free_bytes; /* when it began; 0: not known */
+    struct k3_bench_dev device; /* open for a measurement */
     struct k3_bench_result results[K3_ROW_COUNT];
 };
 
@@ -98,8 +111,16 @@ int k3_bench_load(struct k3_bench *, const struct k3_bench_row *, double *, stru
 int k3_bench_memcpy(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
 int k3_bench_hash(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
 int k3_bench_stream(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
+int k3_bench_bus(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
+int k3_bench_device_hash(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
 int k3_bench_copy(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
 int k3_bench_convert(struct k3_bench *, const struct k3_bench_row *, double *, struct k3_err *);
+
+/* Take --device: one GPU or the host.  K3_EUSAGE for what is no such text. */
+int k3_bench_device_take(struct k3_bench *bench, struct k3_err *err);
+
+/* K3_EUNSUPPORTED where none was named. */
+int k3_bench_device_named(const struct k3_bench *bench, struct k3_err *err);
 
 /* Make the checkpoint that k3_bench_copy and k3_bench_convert work on; remove all of it. */
 int k3_bench_scratch_open(struct k3_bench *bench, struct k3_err *err);
@@ -116,7 +137,7 @@ struct k3_bench_verdict {
     double percent_of_limit; /* median of the rounds' own ratios */
     double limit_rounds[K3_BENCH_ROUNDS_MAX];
     double percent_rounds[K3_BENCH_ROUNDS_MAX];
-    const char *limit; /* "storage", "hash", "memory", "memory and hash", "copy"; NULL: none */
+    const char *limit; /* "storage", "hash", "memory", "memory and hash", "bus", "copy"; or NULL */
     uint32_t count;
 };
 /* Judge a job that was measured in every round.  Pure. */

@@ -28,12 +28,28 @@ const struct k3_bench_row k3_bench_rows[K3_ROW_COUNT] = {
                           .limits = BIT(STORAGE) | BIT(HASH), .is_verified = true},
     [K3_ROW_LOAD_COLD_UNVERIFIED] = {"load_cold_unverified", "load, cold, not verified",
                                      k3_bench_load, .limits = BIT(STORAGE)},
+    [K3_ROW_BUS] = {"device_copy", "device, copies from pinned memory", k3_bench_bus, K3_LIMIT_BUS},
+    [K3_ROW_DEVICE_COLD] = {"load_device_cold", "load to device, cold, verified", k3_bench_load,
+                            .limits = BIT(STORAGE) | BIT(BUS), .is_verified = true,
+                            .is_device = true},
+    [K3_ROW_DEVICE_COLD_UNVERIFIED] = {"load_device_cold_unverified",
+                                       "load to device, cold, not verified", k3_bench_load,
+                                       .limits = BIT(STORAGE) | BIT(BUS), .is_device = true},
     [K3_ROW_PAGE_CACHE] = {"page_cache", "page cache, reads of hot pages, all cores",
                            k3_bench_page_cache, K3_LIMIT_MEMORY},
     [K3_ROW_LOAD_HOT] = {"load_hot", "load, hot, verified", k3_bench_load,
                          .limits = BIT(MEMORY) | BIT(HASH), .is_verified = true, .is_hot = true},
     [K3_ROW_LOAD_HOT_UNVERIFIED] = {"load_hot_unverified", "load, hot, not verified", k3_bench_load,
                                     .limits = BIT(MEMORY), .is_hot = true},
+    [K3_ROW_DEVICE_HOT] = {"load_device_hot", "load to device, hot, verified", k3_bench_load,
+                           .limits = BIT(MEMORY) | BIT(BUS), .is_verified = true, .is_hot = true,
+                           .is_device = true},
+    [K3_ROW_DEVICE_HOT_UNVERIFIED] = {"load_device_hot_unverified",
+                                      "load to device, hot, not verified", k3_bench_load,
+                                      .limits = BIT(MEMORY) | BIT(BUS), .is_hot = true,
+                                      .is_device = true},
+    [K3_ROW_DEVICE_HASH] = {"device_hash", "device, tree hash of units in its memory",
+                            k3_bench_device_hash},
     [K3_ROW_MEMCPY] = {"memcpy_one_core", "memory, memcpy, one core", k3_bench_memcpy,
                        .parameter = 1},
     [K3_ROW_MEMCPY_ALL] = {"memcpy_all_cores", "memory, memcpy, all cores", k3_bench_memcpy,
@@ -102,6 +118,11 @@ struct limit {
     const char *name;
 };
 
+static const char *const limit_names[K3_LIMIT_COUNT] = {
+    [K3_LIMIT_STORAGE] = "storage", [K3_LIMIT_MEMORY] = "memory", [K3_LIMIT_HASH] = "hash",
+    [K3_LIMIT_BUS] = "bus",         [K3_LIMIT_COPY] = "copy",
+};
+
 static struct limit find_limit(const struct k3_bench_result *results, uint32_t limits)
 {
     enum k3_bench_row_id row[K3_LIMIT_COUNT];
@@ -111,16 +132,15 @@ static struct limit find_limit(const struct k3_bench_result *results, uint32_t l
         if (limits >> i & 1 && row[i] == K3_ROW_COUNT)
             return none; /* one that is not known may be the lowest */
     }
-    if (limits & BIT(COPY))
-        return (struct limit){row[K3_LIMIT_COPY], K3_ROW_COUNT, "copy"};
+    /* The processors of a load to the host read and hash by turns. */
     if (limits & BIT(MEMORY) && limits & BIT(HASH))
         return (struct limit){row[K3_LIMIT_MEMORY], row[K3_LIMIT_HASH], "memory and hash"};
-    if (limits & BIT(MEMORY))
-        return (struct limit){row[K3_LIMIT_MEMORY], K3_ROW_COUNT, "memory"};
-    if (limits & BIT(HASH) &&
-        median_of(results, row[K3_LIMIT_HASH]) < median_of(results, row[K3_LIMIT_STORAGE]))
-        return (struct limit){row[K3_LIMIT_HASH], K3_ROW_COUNT, "hash"};
-    return (struct limit){row[K3_LIMIT_STORAGE], K3_ROW_COUNT, "storage"};
+    struct limit lowest = none;
+    for (uint32_t i = 0; i < K3_LIMIT_COUNT; i++)
+        if (limits >> i & 1 &&
+            (!lowest.name || median_of(results, row[i]) < median_of(results, lowest.row)))
+            lowest = (struct limit){row[i], K3_ROW_COUNT, limit_names[i]};
+    return lowest;
 }
 
 void k3_bench_judge(const struct k3_bench_result results[K3_ROW_COUNT], enum k3_bench_row_id id,

@@ -145,6 +145,7 @@ static int load_once(struct k3_bench *bench, const struct k3_bench_row *row, dou
         .dir_count = bench->opts->args.count,
         .ranks = bench->ranks,
         .rank_count = bench->rank_count,
+        .device = row->is_device ? bench->opts->device : NULL,
         .io = k3_opt_choice_name(K3_ID_IO, bench->opts->io),
         .staging_bytes = bench->opts->staging_bytes,
         .no_verify = !row->is_verified,
@@ -181,7 +182,11 @@ int k3_bench_load(struct k3_bench *bench, const struct k3_bench_row *row, double
     if (!ran)
         return k3_fail(err, K3_ENOMEM, "no memory for a figure");
     bool is_right = false;
-    int rc = 0;
+    int rc = row->is_device ? k3_bench_device_named(bench, err) : 0;
+    if (rc) {
+        free(ran);
+        return rc;
+    }
     if (row->is_hot && bench->opts->io == K3_OPT_IO_URING)
         rc = k3_fail(err, K3_EUNSUPPORTED, "--io uring always reads past the page cache");
     else if (row->is_hot && bench->round_bytes < bench->image_bytes)

@@ -31,8 +31,8 @@ bool k3_name_ends(const char *name, const char *suffix)
 static void keep_identity(struct k3_ckpt_file *file, const struct stat *stat)
 {
     file->bytes = (uint64_t)stat->st_size;
-    file->mtime_ns = stat->st_mtim.tv_sec * 1000000000ll + stat->st_mtim.tv_nsec;
-    file->ctime_ns = stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec;
+    file->mtime_ns = k3_time_ns(&stat->st_mtim);
+    file->ctime_ns = k3_time_ns(&stat->st_ctim);
     file->inode = stat->st_ino;
 }
 

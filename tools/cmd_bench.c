@@ -125,7 +125,13 @@ static int choose(struct k3_bench *bench, struct k3_err *err)
     uint64_t bytes_max = bench->memory_bytes / MEMORY_PARTS;
     if (bytes_max > bench->opts->size_bytes)
         bytes_max = bench->opts->size_bytes;
-    int rc = k3_set_open(bench->opts->args.item, bench->opts->args.count, &bench->set, err);
+    int rc = k3_bench_device_take(bench, err);
+    if (rc)
+        return rc;
+    /* Beside the images, what the rows of the device need of its memory. */
+    if (bench->device_free_bytes && bytes_max > bench->device_free_bytes * 3 / 4)
+        bytes_max = bench->device_free_bytes * 3 / 4;
+    rc = k3_set_open(bench->opts->args.item, bench->opts->args.count, &bench->set, err);
     if (!rc)
         rc = choose_ranks(bench, bytes_max, err);
     if (rc)
@@ -324,6 +330,7 @@ static int print_json(const struct k3_bench *bench, const struct k3_machine_moun
                  k3_doc_add_integer(root, "core_count", bench->core_count) &&
                  k3_doc_add_string(root, "sha256_form", k3_sha256_form_name(k3_sha256_form())) &&
                  k3_doc_add_string(root, "file_system", mount->type) &&
+                 k3_doc_add_string(root, "device", bench->opts->device) &&
                  k3_doc_add_string(root, "best_storage",
                                    best == K3_ROW_COUNT ? "" : k3_bench_rows[best].name) &&
                  add_ranks(root, bench) && add_rows(root, bench, false) &&

@@ -54,8 +54,9 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
         printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,
                report->hub_same_count == 1 ? "" : "s");
     if (workers)
-        printf("this was worker %u of %u; when all are done: k3-shard seal --out %s\n", worker,
-               workers, out);
+        printf("this was worker %u of %u; when all are done: k3-shard seal", worker, workers);
+    for (uint32_t i = 0; workers && i < opts->out.count; i++)
+        printf(" --out %s%s", opts->out.item[i], i + 1 == opts->out.count ? "\n" : "");
 }
 
 /* What this machine refuses costs time, and nothing else. */

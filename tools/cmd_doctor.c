@@ -23,7 +23,7 @@ struct k3_finding *k3_doctor_add(struct k3_doctor *doctor, const char *name)
 {
     assert(doctor->count < K3_FINDING_COUNT_MAX);
     struct k3_finding *finding = &doctor->findings[doctor->count++];
-    finding->name = name;
+    snprintf(finding->name, sizeof finding->name, "%s", name);
     return finding;
 }
 
@@ -116,6 +116,7 @@ int k3_cmd_doctor(const struct k3_opts *opts, struct k3_err *err)
     if (!doctor)
         return k3_fail(err, K3_ENOMEM, "no memory for a list of findings");
     k3_doctor_machine(doctor);
+    k3_doctor_gpu(doctor);
     if (opts->args.count)
         k3_doctor_dir(doctor, opts->args.item[0]);
     int rc = 0;

@@ -169,7 +169,7 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
         rc = k3_dir_list(&job->partials[d], &names, &count, err);
         for (uint32_t n = 0; n < count && !rc; n++) {
             bool keep = !strcmp(names[n], K3_PLAN_NAME) || !strcmp(names[n], K3_SOURCES_NAME) ||
-                        !strcmp(names[n], K3_RANKS_NAME);
+                        !strcmp(names[n], K3_RANKS_NAME) || !strcmp(names[n], K3_PLACE_NAME);
             char name[K3_STAGED_NAME_BYTES];
             for (uint32_t t = 0; t < token_count && !keep; t++)
                 keep = k3_name_ends(names[n], tokens[t]);
@@ -191,6 +191,27 @@ static void count_file(struct k3_convert *convert, uint64_t bytes, uint64_t *wor
     *work_bytes += bytes;
     if (bytes > convert->file_bytes_max)
         convert->file_bytes_max = bytes;
+}
+
+/* Room for what goes to the file system of directory d, all directories on it together. */
+static int check_room(struct k3_job *job, const uint64_t *need, uint32_t d, struct k3_err *err)
+{
+    struct stat own, other;
+    uint64_t free_bytes = 0, bytes = 0;
+    int rc = k3_dir_free_bytes(&job->outs[d], &free_bytes, err);
+    if (rc)
+        return rc;
+    if (fstat(job->outs[d].fd, &own))
+        return k3_fail_sys(err, errno, "%s", job->outs[d].path);
+    for (uint32_t i = 0; i < job->dir_count; i++)
+        if (i == d || (!fstat(job->outs[i].fd, &other) && other.st_dev == own.st_dev))
+            bytes += need[i];
+    bytes += bytes / 100 < SPARE_BYTES ? bytes / 100 : SPARE_BYTES;
+    if (free_bytes >= bytes)
+        return 0;
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: %s are needed, %s are free: make room or give another --out",
+                   job->outs[d].path, k3_size_text(bytes).s, k3_size_text(free_bytes).s);
 }
 
 /* Bytes the remaining items will write, counted for each directory; enough room, or exit 4 now and
@@ -216,16 +237,8 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
         }
         k3_scatter_close(scatter);
     }
-    for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++) {
-        uint64_t free_bytes = 0;
-        rc = k3_dir_free_bytes(&job->outs[d], &free_bytes, err);
-        uint64_t spare = need[d] / 100 < SPARE_BYTES ? need[d] / 100 : SPARE_BYTES;
-        if (!rc && free_bytes < need[d] + spare)
-            rc = k3_fail(err, K3_EUNSUPPORTED,
-                         "%s: %s are needed, %s are free: make room or give another --out",
-                         job->outs[d].path, k3_size_text(need[d] + spare).s,
-                         k3_size_text(free_bytes).s);
-    }
+    for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++)
+        rc = check_room(job, need, d, err);
     free(need);
     return rc;
 }

@@ -14,11 +14,12 @@ enum k3_finding_state {
     K3_FINDING_MISSING /* is not there: reason says why, next_step what would help */
 };
 
-#define K3_FINDING_COUNT_MAX  32u /* rows that are written in doctor_*.c */
+#define K3_FINDING_COUNT_MAX  64u /* rows that are written in doctor_*.c; up to 32 are of GPUs */
+#define K3_FINDING_NAME_BYTES 32
 #define K3_FINDING_TEXT_BYTES K3_ERR_TEXT_BYTES
 
 struct k3_finding {
-    const char *name; /* stable: others read it in --json */
+    char name[K3_FINDING_NAME_BYTES]; /* stable: others read it in --json */
     enum k3_finding_state state;
     bool is_needed; /* missing: no load can run at all */
     char value[K3_FINDING_TEXT_BYTES];
@@ -39,8 +40,10 @@ void k3_finding_slower(struct k3_finding *finding, const char *format, ...) K3_P
 void k3_finding_missing(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
 void k3_finding_next(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
 
-/* Processors, memory, limits, kernel, io_uring, GPU.  Each adds its findings; none fails. */
+/* Processors, memory, limits, kernel, io_uring.  Each adds its findings; none fails. */
 void k3_doctor_machine(struct k3_doctor *doctor);
+/* Drivers, each GPU with its rates, what reading straight into a GPU needs. */
+void k3_doctor_gpu(struct k3_doctor *doctor);
 /* Directory, file system, drive, direct reads and their rate. */
 void k3_doctor_dir(struct k3_doctor *doctor, const char *path);
 

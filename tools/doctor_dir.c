@@ -203,7 +203,11 @@ static void find_drive(struct k3_doctor *doctor, struct place *place)
                          drive->member_count == 1 ? "" : "s");
     else
         k3_finding_value(finding, "%s", drive->stack);
-    if (strncmp(drive->stack, "RAID", 4) == 0) {
+    if (strncmp(drive->stack, "RAID", 4) != 0) {
+        k3_finding_slower(finding, "direct reads into a GPU want a plain drive, not %s",
+                          drive->stack);
+        k3_finding_next(finding, "other reads do not mind");
+    } else {
         k3_finding_slower(finding, "direct reads into a GPU refuse RAID");
         k3_finding_next(finding, "no RAID is needed: convert --out DIR --out DIR ... spreads the "
                                  "parts over drives of their own");

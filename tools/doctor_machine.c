@@ -1,4 +1,4 @@
-/* Purpose: findings about the machine: processors, memory, limits, kernel, io_uring, GPU.
+/* Purpose: findings about the machine: processors, memory, limits, kernel, io_uring.
  * Owns: nothing beyond a call.
  * Threads: the main thread.
  * Errors: none: what cannot be found out is a finding.
@@ -7,6 +7,7 @@
 #include "io.h"
 #include "machine.h"
 #include "mem.h"
+#include "numa.h"
 #include "progress.h"
 #include "sha256_blocks.h"
 #include "sizes.h"
@@ -149,15 +150,17 @@ static void find_huge_pages(struct k3_doctor *doctor)
 static void find_nodes(struct k3_doctor *doctor)
 {
     struct k3_finding *finding = k3_doctor_add(doctor, "numa");
-    uint32_t count = k3_machine_node_count();
+    uint32_t count = k3_numa_node_count("");
     if (count == 0) {
         k3_finding_missing(finding, "/sys/devices/system/node does not say");
         return;
     }
     k3_finding_value(finding, "%u memory node%s", count, count == 1 ? "" : "s");
     if (count > 1)
-        k3_finding_next(finding, "k3-shard places nothing by node: where the drives hang on one of "
-                                 "them, try numactl --cpunodebind");
+        k3_finding_next(finding,
+                        "load to a GPU uses memory and processors of its node; for load to "
+                        "the host, where the drives hang on one node, try numactl "
+                        "--cpunodebind");
 }
 
 /* ---- limits ---- */
@@ -295,13 +298,6 @@ static void find_ring(struct k3_doctor *doctor)
     find_registered(doctor, has_ring);
 }
 
-static void find_gpu(struct k3_doctor *doctor)
-{
-    struct k3_finding *finding = k3_doctor_add(doctor, "gpu");
-    k3_finding_missing(finding, "this build has no GPU code");
-    k3_finding_next(finding, "load --device host works");
-}
-
 void k3_doctor_machine(struct k3_doctor *doctor)
 {
     find_cpu(doctor);
@@ -313,5 +309,4 @@ void k3_doctor_machine(struct k3_doctor *doctor)
     find_open_files(doctor);
     find_kernel(doctor);
     find_ring(doctor);
-    find_gpu(doctor);
 }

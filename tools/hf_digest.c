@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #define RECORD_DIR       ".cache/huggingface/download"
-#define RECORD_BYTES_MAX 4096u          /* a record is three short lines */
-#define CLOCK_NS         1000000000ll   /* the client allows this for coarse file times */
-#define SECONDS_MAX      100000000000ll /* the year 5138: no overflow in nanoseconds */
+#define RECORD_BYTES_MAX 4096u        /* a record is three short lines */
+#define CLOCK_NS         1000000000ll /* the client allows this for coarse file times */
+#define SECONDS_MAX      9000000000ll /* the year 2255: nanoseconds fit 64 bits up to 2262 */
 
 /* ---- the cache of the hub: a link to blobs/SHA256 ---- */
 
@@ -121,8 +121,9 @@ static int find_record(const struct k3_dir *dir, const char *name, struct k3_hf_
         return 0;
     if (fstatat(dir->fd, name, &stat, 0))
         return k3_fail_sys(err, errno, "%s/%s", dir->path, name);
-    int64_t written_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
-    out->is_outdated = written_ns - CLOCK_NS > time_ns;
+    /* A file of a later year than any record may have is newer than its record. */
+    out->is_outdated = stat.st_mtim.tv_sec > SECONDS_MAX ||
+                       k3_time_ns(&stat.st_mtim) - CLOCK_NS > time_ns;
     return 0;
 }
 

@@ -278,6 +278,77 @@ static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struc
                    job->outs[0].path);
 }
 
+/* ---- which directory of how many ---- */
+
+#define PLACE_BYTES_MAX 64u
+
+static void read_place(const char *text, unsigned long *place, unsigned long *count)
+{
+    const char *line = strchr(text, '\n');
+    char *end = NULL;
+    *place = line ? strtoul(line + 1, &end, 10) : 0;
+    *count = end && !strncmp(end, " of ", 4) ? strtoul(end + 4, NULL, 10) : 0;
+}
+
+/* Parts are staged by the number of their directory: resumed with other directories, or in another
+ * order, their records would not find them, and finished work would be done again. */
+static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_err *err)
+{
+    char wanted[PLACE_BYTES_MAX];
+    char *text = NULL;
+    size_t bytes = 0;
+    unsigned long place, count;
+    int rc = k3_file_find(&job->partials[dir], K3_PLACE_NAME, found, err);
+    if (!rc && *found)
+        rc = k3_file_load(&job->partials[dir], K3_PLACE_NAME, PLACE_BYTES_MAX, &text, &bytes, err);
+    if (rc || !*found)
+        return rc;
+    snprintf(wanted, sizeof wanted, "k3-place 0\n%u of %u\n", dir, job->dir_count);
+    if (strcmp(text, wanted) != 0) {
+        read_place(text, &place, &count);
+        rc = k3_fail(
+            err, K3_EUNSUPPORTED,
+            "%s: an unfinished conversion has it as directory %lu of %lu, not %u of %u: give "
+            "all its --out directories in the order of the first run",
+            job->outs[dir].path, place + 1, count, dir + 1, job->dir_count);
+    }
+    free(text);
+    return rc;
+}
+
+static int publish_place(struct k3_job *job, uint32_t dir, struct k3_err *err)
+{
+    char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES], text[PLACE_BYTES_MAX];
+    snprintf(text, sizeof text, "k3-place 0\n%u of %u\n", dir, job->dir_count);
+    int rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
+    if (rc)
+        return rc;
+    k3_staged_name(K3_PLACE_NAME, token, temporary);
+    return k3_file_publish(&job->partials[dir], temporary, K3_PLACE_NAME, text, strlen(text), err);
+}
+
+/* All places first, then what is missing: a refusal writes nothing. */
+static int check_places(struct k3_job *job, bool publish, struct k3_err *err)
+{
+    bool found, has_plan = false;
+    int rc = k3_file_find(&job->partials[0], K3_PLAN_NAME, &has_plan, err);
+    uint64_t absent = 0; /* bit for each directory; beyond 64 they are written anew */
+    for (uint32_t d = 0; d < job->dir_count && !rc; d++) {
+        rc = check_place(job, d, &found, err);
+        if (!rc && !found)
+            absent |= d < 64 ? UINT64_C(1) << d : 0;
+        if (!rc && !found && has_plan && job->dir_count > 1 && d > 0)
+            rc = k3_fail(err, K3_EUNSUPPORTED,
+                         "%s: the unfinished conversion of %s does not have this directory: give "
+                         "all its --out directories in the order of the first run",
+                         job->outs[d].path, job->outs[0].path);
+    }
+    for (uint32_t d = 0; publish && d < job->dir_count && job->dir_count > 1 && !rc; d++)
+        if (d >= 64 || absent & UINT64_C(1) << d)
+            rc = publish_place(job, d, err);
+    return rc;
+}
+
 int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err)
 {
     char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
@@ -287,6 +358,8 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
         rc = lock_all(job, shared, err);
     if (!rc)
         rc = check_unchanged(job, plan, err);
+    if (!rc)
+        rc = check_places(job, true, err);
     if (rc || k3_file_exists(&job->partials[0], K3_PLAN_NAME))
         return rc;
     rc = publish_ranks(job, plan, err);
@@ -309,6 +382,8 @@ int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, stru
     int rc = open_partials(job, false, err);
     if (!rc)
         rc = lock_all(job, false, err);
+    if (!rc)
+        rc = check_places(job, false, err);
     if (!rc && !k3_file_exists(&job->partials[0], K3_PLAN_NAME))
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s: the unfinished conversion has no plan yet: run convert",
@@ -419,7 +494,7 @@ static int is_there(const struct k3_job *job, uint32_t dir, const char *name,
         (errno != ENOENT || fstatat(job->outs[dir].fd, name, &stat, AT_SYMLINK_NOFOLLOW)))
         return errno == ENOENT ? 0 : -errno;
     return S_ISREG(stat.st_mode) && (uint64_t)stat.st_size == bytes &&
-           stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec <= recorded_ns;
+           k3_time_ns(&stat.st_mtim) <= recorded_ns;
 }
 
 static int all_there(const struct k3_job *job, const struct k3_record *record)
@@ -429,7 +504,7 @@ static int all_there(const struct k3_job *job, const struct k3_record *record)
     k3_record_name(record->item, record_name);
     if (fstatat(job->partials[0].fd, record_name, &stat, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT ? 0 : -errno;
-    int64_t recorded_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
+    int64_t recorded_ns = k3_time_ns(&stat.st_mtim);
     char name[K3_NAME_BYTES_MAX + 1];
     int good = 1;
     for (uint32_t p = 0; p < record->part_count && good == 1; p++) {

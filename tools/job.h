@@ -11,6 +11,7 @@
 
 /* Inside K3_PARTIAL_NAME. */
 #define K3_SOURCES_NAME "sources"
+#define K3_PLACE_NAME   "place" /* the same, where there are several directories */
 #define K3_RANKS_NAME   "ranks"
 
 struct k3_progress;

@@ -126,7 +126,7 @@ const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *
     struct stat stat;
     if (fstatat(job->outs[0].fd, K3_MANIFEST_NAME, &stat, 0))
         return NULL;
-    int64_t made_ns = stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec;
+    int64_t made_ns = k3_time_ns(&stat.st_mtim);
     for (uint32_t i = 0; i < ckpt->plan->source_count; i++)
         if (k3_ckpt_needs_file(ckpt, i) && ckpt->files[i].mtime_ns > made_ns)
             return ckpt->plan->sources[i].name;
@@ -146,7 +146,7 @@ static int list_sources(const struct k3_ckpt *ckpt, struct k3_text *text, struct
         if (fstatat(ckpt->dir.fd, ckpt->copied[i], &stat, 0))
             return k3_fail_sys(err, errno, "%s/%s: stat", ckpt->dir.path, ckpt->copied[i]);
         k3_text_putf(text, "%s %lld %lld\n", ckpt->copied[i], (long long)stat.st_size,
-                     stat.st_mtim.tv_sec * 1000000000ll + stat.st_mtim.tv_nsec);
+                     (long long)k3_time_ns(&stat.st_mtim));
     }
     return k3_text_check(text, err);
 }

@@ -126,7 +126,7 @@ struct k3_opts {
     const char *to;
 
     const char *device; /* host, cuda:LIST, hip:LIST */
-    uint32_t io;     /* K3_OPT_IO_* */
+    uint32_t io;        /* K3_OPT_IO_* */
     uint64_t staging_bytes;
     uint64_t max_bytes_per_second; /* 0: no limit */
     const char *trace;

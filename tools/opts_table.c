@@ -99,7 +99,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_DEVICE] = {K3_ID_DEVICE, K3_OPT_STRING, "device", "DEVICE", "host", NULL,
                       "where the images go: host, cuda:LIST or hip:LIST; one device for all ranks, "
                       "or one for each in order",
-                      own_group, FIELD(device), .commands = ON(LOAD)},
+                      own_group, FIELD(device), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD) | ON(BENCH)},
@@ -218,13 +218,16 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          use_group,
          "Measures the ceilings of this machine on the files of a shard set (direct reads, page "
          "cache, memory, hashing), then load in the same rounds, and says in percent how near it "
-         "comes to what limits it.  Without --ranks it takes as many as --size holds.  Only reads, "
-         "unless --scratch is given; the set's pages leave the page cache.",
+         "comes to what limits it; with --device one GPU as well.  Without --ranks it takes as "
+         "many "
+         "as --size holds.  Only reads, unless --scratch is given; the set's pages leave the page "
+         "cache.",
          "k3-shard bench /nvme/k3-tp8 --ranks 0", 1, MANY, k3_cmd_bench},
     [K3_CMD_DOCTOR] =
         {K3_CMD_DOCTOR, "doctor", "[DIR]", "say what this machine can do, and why not", use_group,
-         "Looks at processors, memory, limits, io_uring and, where it is given, at the file system "
-         "and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is ok, "
+         "Looks at processors, memory, limits, io_uring, GPUs and, where it is given, at the file "
+         "system and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is "
+         "ok, "
          "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
          "missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},

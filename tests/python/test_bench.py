@@ -26,12 +26,17 @@ import k3test  # pylint: disable=wrong-import-position
 CANNOT = 77
 STORAGE = ("storage_depth_1", "storage_depth_4", "storage_depth_16", "storage_depth_64",
            "storage_threads_16")
-CEILINGS = STORAGE + ("page_cache", "memcpy_one_core", "memcpy_all_cores", "hash_one_core",
+CEILINGS = STORAGE + ("device_copy", "page_cache", "device_hash", "memcpy_one_core", "memcpy_all_cores", "hash_one_core",
                       "hash_one_core_libcrypto", "hash_all_cores", "sha256_stream",
                       "copy_sync_read")
-JOBS = ("load_cold", "load_cold_unverified", "load_hot", "load_hot_unverified", "convert")
+TO_DEVICE = ("load_device_cold", "load_device_cold_unverified", "load_device_hot",
+             "load_device_hot_unverified")
+JOBS = ("load_cold", "load_cold_unverified", *TO_DEVICE[:2], "load_hot", "load_hot_unverified",
+        *TO_DEVICE[2:], "convert")
+NO_DEVICE = {n: "--device" for n in ("device_copy", "device_hash", *TO_DEVICE)}
 MACHINE = ["cpu", "sha256", "memory", "memory_limit", "huge_pages", "numa", "locked_memory",
-           "open_files", "kernel", "io_uring", "registered_buffers", "gpu"]
+           "open_files", "kernel", "io_uring", "registered_buffers", "cuda", "hip", "cufile",
+           "hipfile", "nvidia_fs", "p2pdma"]
 PLACE = ["directory", "file_system", "free_space", "drive", "direct_io", "fs_verity", "route_uring",
          "route_pread", "route_page_cache", "route"]
 
@@ -44,14 +49,16 @@ def near(a, b):
 class Place:
     def __init__(self, k3, refuse, work, suite):
         self.k3, self.refuse, self.work, self.suite = k3, refuse, work, suite
+        self.build = os.path.dirname(os.path.dirname(refuse))
         self.set = os.path.join(work, "set")
 
-    def run(self, *args, rules=(), drop=False):
-        """drop: as a user who may not override modes."""
+    def run(self, *args, rules=(), drop=False, env=None):
+        """drop: as a user who may not override modes; env: set besides."""
         command = ["setpriv", "--reuid=65534", "--clear-groups"] if drop else []
         command += [self.refuse, *rules, "--"] if rules else []
         done = subprocess.run([*command, self.k3, *args], capture_output=True, text=True,
-                              check=False, timeout=k3test.RUN_SECONDS_MAX)
+                              check=False, timeout=k3test.RUN_SECONDS_MAX,
+                              env=dict(os.environ, **(env or {})))
         return k3test.Result(done.returncode, done.stdout, done.stderr)
 
     def bench(self, *args, rules=()):
@@ -64,6 +71,12 @@ def limit_of(name, row, rows, i):
                key=lambda r: r["gb_per_s"], default=None)
     memory = rows["page_cache"]["gb_per_s_rounds"][i]
     hashing = rows["hash_all_cores"]["gb_per_s_rounds"][i]
+    if name in TO_DEVICE:
+        source = best if row["direct"] else rows["page_cache"]
+        word = "storage" if row["direct"] else "memory"
+        if rows["device_copy"]["gb_per_s"] < source["gb_per_s"]:
+            return rows["device_copy"]["gb_per_s_rounds"][i], "bus"
+        return source["gb_per_s_rounds"][i], word
     if name == "convert":
         return rows["copy_sync_read"]["gb_per_s_rounds"][i], "copy"
     if row["direct"] and name.startswith("load_cold"):
@@ -105,7 +118,7 @@ def problem_of_bench(report, rounds, reasons):
             if set(row) != {"name", "reason"} or reasons[name] not in row["reason"]:
                 return f"{name}: wanted no figure and a reason with {reasons[name]}: {row}"
             continue
-        if name.startswith("load_hot") and "time and again" in row.get("reason", ""):
+        if "_hot" in name and "time and again" in row.get("reason", ""):
             continue  # the samples of a load judge by time: a busy machine may find no hot page
         if "gb_per_s" not in row:
             return f"{name}: no figure: {row}"
@@ -122,19 +135,19 @@ def problem_of_bench(report, rounds, reasons):
     return ""
 
 
-def check_bench(place, name, done, reasons, more=lambda report: ""):
+def check_bench(place, name, done, reasons, more=lambda report: "", rounds=2):
     if done.code == CANNOT:
         place.suite.skip(name, " ".join(done.err.split()))
         return None
     report = json.loads(done.out) if done.code == 0 else None
-    problem = f"exit {done.code}" if report is None else (problem_of_bench(report, 2, reasons) or
+    problem = f"exit {done.code}" if report is None else (problem_of_bench(report, rounds, reasons) or
                                                           more(report))
     place.suite.check(not problem and not done.err, name, f"{problem}\n{done}")
     return report
 
 
 def test_bench(place, ring):
-    none = {"copy_sync_read": "--scratch", "convert": "--scratch"}
+    none = dict(NO_DEVICE, copy_sync_read="--scratch", convert="--scratch")
     storage = STORAGE if ring else STORAGE[-1:]
     if not ring:
         none.update({n: "io_uring" for n in STORAGE[:-1]})
@@ -185,10 +198,35 @@ def test_bench(place, ring):
                 cached)
 
 
+def test_device(place, ring):
+    """The fake driver of AMD: its code needs no compiler when this was built."""
+    fake = {"LD_LIBRARY_PATH": os.path.join(place.build, "fake")}
+    none = {"copy_sync_read": "--scratch", "convert": "--scratch"}
+    if not ring:
+        none.update({n: "io_uring" for n in STORAGE[:-1]})
+    args = ("bench", place.set, "--ranks", "1", "--rounds", "1", "--json", "--quiet", "--device")
+
+    def to_device(report):
+        return "" if report["device"] == "hip:1" else "device"
+
+    check_bench(place, "bench --device hip:1, a fake one", place.run(*args, "hip:1", env=fake), none,
+                to_device, rounds=1)
+    gone = dict(none, **{n: "there are 2 here" for n in NO_DEVICE})
+    check_bench(place, "bench --device of one that is not there",
+                place.run(*args, "hip:9", env=fake), gone, rounds=1)
+    done = place.run(*args, "hip:0", env=dict(fake, FAKE_GPU_FAULT="no:1:1000000"))
+    place.suite.check(done.code == 1 and "its check of known bytes is wrong" in done.err,
+                      "bench --device of one that checks wrong: exit 1", done)
+    for device, word in (("hip:0,1", "one device at a time"), ("tpu", "is not known")):
+        done = place.run(*args, device)
+        place.suite.check(done.code == 2 and word in done.err, f"bench --device {device}: exit 2",
+                          done)
+
+
 def test_scratch(place, ring):
     scratch = os.path.join(place.work, "scratch")
     os.mkdir(scratch)
-    none = {} if ring else {n: "io_uring" for n in STORAGE[:-1]}
+    none = dict(NO_DEVICE, **({} if ring else {n: "io_uring" for n in STORAGE[:-1]}))
 
     def has_bytes(report):
         return "" if report["scratch_bytes"] > 1 << 20 else "scratch_bytes"
@@ -253,7 +291,7 @@ def check_doctor(place, name, done, names, states, ok=True):
     problem = f"exit {done.code}" if done.code or done.err else ""
     report = json.loads(done.out) if not problem else {"ok": ok, "findings": []}
     found = {f["name"]: f for f in report["findings"]}
-    if not problem and [n for n in found if n != "raid"] != names:
+    if not problem and [n for n in found if n != "raid" and ":" not in n] != names:
         problem = f"findings are {list(found)}"
     if not problem and report["ok"] is not ok:
         problem = f"ok is {report['ok']}"
@@ -274,10 +312,8 @@ def test_doctor(place, ring):
     def doctor(*args, **options):
         return place.run("doctor", *args, "--json", **options)
 
-    gpu = {"gpu": ("missing", ("no GPU code",))}
     here = MACHINE + PLACE
-    check_doctor(place, "doctor", doctor(), MACHINE,
-                 dict(gpu, io_uring=("ok", ())) if ring else gpu)
+    check_doctor(place, "doctor", doctor(), MACHINE, {"io_uring": ("ok", ())} if ring else {})
     check_doctor(place, "doctor of a set", doctor(place.set), here,
                  {"directory": ("ok", ("a shard set",))})
     check_doctor(place, "doctor of a checkpoint", doctor(os.path.join(place.work, "ckpt")), here,
@@ -325,6 +361,71 @@ def test_doctor(place, ring):
                                    for l in done.out.splitlines()), "doctor: one line each", done)
 
 
+def test_doctor_gpu(place):
+    def doctor(folder, **env):
+        env["LD_LIBRARY_PATH"] = os.path.join(place.build, folder)
+        return place.run("doctor", "--json", env=env)
+
+    works = ("ok", ("PCI 0000:02:00.0", "self-test right", "of 4", "GB/s"))
+    check_doctor(place, "doctor with GPUs, fake ones", doctor("fake"), MACHINE,
+                 {"hip": ("ok", ("libamdhip64.so", "2 GPUs")), "hip:1": works})
+    found = {f["name"]: f for f in json.loads(doctor("fake").out)["findings"]}
+    built = found["cuda"]["state"] == "ok"
+    place.suite.check(built or "nvcc" in found["cuda"]["reason"], "doctor: code for cuda, or why not",
+                      found["cuda"])
+    if built:
+        check_doctor(place, "doctor with GPUs, fake ones of CUDA", doctor("fake"), MACHINE,
+                     {"cuda": ("ok", ("libcuda.so.1",)), "cuda:1": works})
+    for name, env, state in (
+            ("none is visible", {"FAKE_GPU_COUNT": "0"}, {"hip": ("missing", ("hipErrorNoDevice",))}),
+            ("checks are wrong", {"FAKE_GPU_FAULT": "no:1:1000000"},
+             {"hip:0": ("missing", ("check of known bytes is wrong",))}),
+            ("memory is short", {"FAKE_GPU_MEMORY_BYTES": "8388608"},
+             {"hip:0": ("missing", ("bytes of its memory are needed",))}),
+            ("the driver does not start", {"FAKE_GPU_FAULT": "fail=hipInit=999:1:9"},
+             {"hip": ("missing", ("does not start",))})):
+        check_doctor(place, f"doctor where {name}", doctor("fake", **env), MACHINE, state)
+    check_doctor(place, "doctor where drivers are too old", doctor("fake_old"), MACHINE,
+                 {"hip": ("missing", ("a newer driver",)), "cuda": ("missing", ("a newer driver",))})
+    check_doctor(place, "doctor where drivers are no libraries", doctor("fake_bad"), MACHINE,
+                 {"hip": ("missing", ("no libamdhip64",)), "cuda": ("missing", ("no libcuda.so.1",))})
+
+
+NODES = """
+mount -t tmpfs none /sys/devices/system/node && mount -t tmpfs none /sys/bus/pci || exit 77
+mkdir -p /sys/devices/system/node/node$1 /sys/bus/pci/devices/0000:01:00.0
+echo 0-1 > /sys/devices/system/node/online
+cat /sys/devices/system/cpu/online > /sys/devices/system/node/node$1/cpulist
+echo $1 > /sys/bus/pci/devices/0000:01:00.0/numa_node
+shift
+exec "$@"
+"""
+
+
+def test_nodes(place):
+    """A /sys that says that the GPU hangs on a memory node of two: one that is there, one not."""
+    env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(place.build, "fake"))
+    for node, refused in ((0, False), (1, True)):
+        name = f"load to a GPU on memory node {node} of two, {'none' if refused else 'one'} there"
+        if os.path.exists(f"/sys/devices/system/node/node{node}") == refused:
+            place.suite.skip(name, "this machine has other nodes")
+            continue
+        done = subprocess.run(["unshare", "-m", "sh", "-c", NODES, "sh", str(node), place.k3, "load",
+                               place.set, "--ranks", "0", "--device", "hip:0", "--json"],
+                              capture_output=True, text=True, check=False, env=env,
+                              timeout=k3test.RUN_SECONDS_MAX)
+        if done.returncode == CANNOT or done.stderr.startswith("unshare"):
+            place.suite.skip(name, " ".join(done.stderr.split()))
+            continue
+        report = json.loads(done.stdout) if done.returncode == 0 else {"fallbacks": []}
+        lines = [l for l in report["fallbacks"] if l.startswith("hip:0: ")]
+        if not refused and any("not permitted" in l for l in lines):
+            place.suite.skip(name, lines[0])
+            continue
+        good = done.returncode == 0 and bool(lines) == refused
+        place.suite.check(good and (not refused or f"memory node {node}" in lines[0]), name, done)
+
+
 def test_unreadable(place):
     name = "doctor: files and directories that may not be read"
     if os.geteuid() != 0 or subprocess.run(["setpriv", "--version"], capture_output=True,
@@ -370,10 +471,13 @@ def main():
                 sys.exit(f"{args[0]}: {done}")
         ring = place.run("load", place.set, "--io", "uring", "--quiet").code == 0
         test_bench(place, ring)
+        test_device(place, ring)
         test_scratch(place, ring)
         test_text(place)
         test_exits(place)
         test_doctor(place, ring)
+        test_doctor_gpu(place)
+        test_nodes(place)
         test_unreadable(place)
     return suite.finish()
 

@@ -183,8 +183,9 @@ class Reads:
     @staticmethod
     def said(result):
         """What must be the same: not that a read was made once more, nor by which route."""
-        return "\n".join(line for line in TIMES.sub("", result.out).splitlines()
-                         if line and line.split()[0] not in ("reread", "route", "fallback"))
+        kept = [line for line in result.out.splitlines()
+                if line.split() and line.split()[0] not in ("reread", "route", "fallback")]
+        return "\n".join(line for line in TIMES.sub("", "\n".join(kept)).splitlines() if line)
 
     def run(self, _out, shim):
         return self.program.run(*self.args, shim=shim)

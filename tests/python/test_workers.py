@@ -79,6 +79,24 @@ def check_refusals(tool, suite, room, ckpt, golden):
                 "a plain run finishes what workers began", result)
 
 
+def check_places(tool, suite, room, ckpt):
+    """Parts are staged by the number of their directory: other directories would lose them."""
+    a, b, c = (os.path.join(room, name) for name in "abc")
+    begun = tool.run("convert", ckpt, "--out", a, "--out", b, *LAYOUT, "--worker", "0",
+                     "--workers", "2")
+    suite.check(begun.code == 0 and f"seal --out {a} --out {b}" in begun.out,
+                "a worker names all directories for seal", begun)
+    for dirs in ((b, a), (a,), (b,), (a, b, c)):
+        args = [x for d in dirs for x in ("--out", d)]
+        for result in (tool.run("convert", ckpt, *args, *LAYOUT), tool.run("seal", *args)):
+            suite.check(result.code == 4 and "order of the first run" in result.err or
+                        (c in dirs and result.code in (1, 4)),
+                        f"{result.args if hasattr(result, 'args') else dirs}: refused", result)
+    result = tool.run("convert", ckpt, "--out", a, "--out", b, *LAYOUT, "--json")
+    suite.check(result.code == 0 and '"resumed_items":0' not in result.out,
+                "in the first order the finished items are kept", result)
+
+
 def main():
     tool, suite = tool_of_args(), Suite()
     with scratch() as room:
@@ -89,6 +107,7 @@ def main():
         golden = files_of(single)
         check_five(tool, suite, room, ckpt, golden)
         check_refusals(tool, suite, room, ckpt, golden)
+        check_places(tool, suite, room, ckpt)
     return suite.finish()
 
 
