@@ -678,37 +678,12 @@ static int run_fake(void)
 {
     const struct CMUnitTest tests[] = {LOAD_TEST(test_four_devices), LOAD_TEST(test_no_memory),
                                        LOAD_TEST(test_killed), LOAD_TEST(test_faults)};
-    k3_err_init(&err);
-    if (k3_gpu_kernels_probe(kind, &err)) {
-        printf("[  SKIPPED ] %s: %s\n", ops->name, err.text);
-        return 0;
-    }
-    if (k3_gpu_api_open(kind, &api, &err)) {
-        printf("%s\n", err.text);
-        return 1;
-    }
+    const int opened = open_fake();
+    if (opened <= 0)
+        return opened < 0;
     int failed = run_any();
     assert_nothing_left();
     return failed + cmocka_run_group_tests_name("load on a fake driver", tests, NULL, NULL);
-}
-
-static int run_real(int required_count, char **required)
-{
-    static const char *const names[] = {"cuda", "hip"};
-    int failed = 0;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        k3_err_init(&err);
-        choose(names[i]);
-        if (ops->probe(0, &err)) {
-            printf("SKIP %s no GPU: %s\n", names[i], err.text);
-            for (int r = 0; r < required_count; r++)
-                failed += !strcmp(required[r], names[i]);
-        } else {
-            failed += run_any();
-        }
-        fflush(stdout);
-    }
-    return failed;
 }
 
 static int run_refused(const char *text)
@@ -778,7 +753,7 @@ static int run_with_sets(int argc, char **argv)
     mini_set_make(&one, 1);
     mini_set_make(&three, 3);
     if (!strcmp(argv[1], "real"))
-        failed = run_real(argc - 2, argv + 2);
+        failed = run_real(run_any, argc - 2, argv + 2);
     else if (!strcmp(argv[1], "refused") && argc == 4 && !choose(argv[2]))
         failed = run_refused(argv[3]);
     else if (!strcmp(argv[1], "fake") && argc == 3 && !choose(argv[2]))
