@@ -190,7 +190,7 @@ $(OUT)/tests/%: $(OUT)/obj/tests/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $^ $(LIBS_TEST) $(LIBS) -o $@
 
 # A shim is preloaded into other programs, so it carries no sanitizer of its own.
-$(OUT)/tests/shim_%.so: tests/shim_%.c $(OUT)/flags
+$(OUT)/tests/shim_%.so: tests/shim_%.c tests/shim_use.h $(OUT)/flags
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(filter-out $(CONFIG_FLAGS),$(ALL_CFLAGS)) -shared $< \

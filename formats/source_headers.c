@@ -75,9 +75,11 @@ static int read_line(const char *file, const char *content, size_t bytes, size_t
                               "%s: content at byte %zu: the size is no decimal number", file, *at);
         value = value * 10 + (uint64_t)(*p - '0'); /* 15 digits at most: no overflow */
     }
-    entry->name = strndup(line, (size_t)(space - line));
+    const size_t name_bytes = (size_t)(space - line);
+    entry->name = calloc(name_bytes + 1, 1);
     if (!entry->name)
         return k3_fail(err, K3_ENOMEM, "no memory for the headers of %s", file);
+    memcpy(entry->name, line, name_bytes);
     *at = (size_t)(end + 1 - content);
     if (value >= bytes - *at || content[*at + value] != '\n')
         return k3_fail_at(err, K3_EFORMAT, file, (int64_t)*at,

@@ -54,7 +54,7 @@ static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
         if (k3_file_exists(&set->dirs[i], K3_PARTIAL_NAME))
             return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                               "%s: no %s: its conversion is unfinished (%s is there): run the same "
-                              "convert command again",
+                              "convert command again, or seal where all of its workers are done",
                               set->dirs[i].path, K3_MANIFEST_NAME, K3_PARTIAL_NAME);
     return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                       "%s: no %s: not a shard set, or its first directory is missing: give all "
@@ -356,7 +356,9 @@ static int open_listed(const struct k3_dir *dir, const char *name, uint64_t byte
     *fd = -1;
     if (!k3_file_exists(dir, name))
         return k3_fail_at(err, K3_ECORRUPT, name, -1,
-                          "%s/%s: missing, though the manifest lists it", dir->path, name);
+                          "%s/%s: missing, though the manifest lists it: give all directories of "
+                          "the set, or restore the file",
+                          dir->path, name);
     int rc = k3_file_open(dir, name, false, fd, &stat, err);
     if (rc)
         return rc;

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operations of a lane under way before the caller waits: more than any slot pool has slots. */
+/* Operations of a lane under way before the caller waits: far more than a bus gains from. */
 #define EVENT_COUNT 256u
 /* Launches of a lane under way: one runs while the next is being filled. */
 #define BATCH_COUNT 2u

@@ -20,9 +20,7 @@
 #include <unistd.h>
 
 #define GROUP_ROOT "/sys/fs/cgroup"
-/* Limits of the first kind of control groups are a number near 2^63 where there is none. */
-#define GROUP_LIMIT_MAX (UINT64_C(1) << 60)
-#define LINE_BYTES      4096 /* a line of mountinfo: two paths and options */
+#define LINE_BYTES 4096 /* a line of mountinfo: two paths and options */
 
 /* ---- small files ---- */
 
@@ -139,55 +137,6 @@ static bool group_text(const struct group *group, const char *name, char *text, 
     char path[LINE_BYTES + 64];
     snprintf(path, sizeof path, "%s/%s", group->path, name);
     return k3_machine_text(path, text, cap);
-}
-
-static void group_memory(const struct group *group, struct k3_machine_memory *memory)
-{
-    bool first = group->is_first_kind;
-    char text[128], path[LINE_BYTES + 64];
-    uint64_t limit, used, idle = 0;
-    if (!group_text(group, first ? "memory.limit_in_bytes" : "memory.max", text, sizeof text) ||
-        !number(text, &limit) || limit > GROUP_LIMIT_MAX)
-        return;
-    if (limit < memory->limit_bytes)
-        memory->limit_bytes = limit;
-    if (!group_text(group, first ? "memory.usage_in_bytes" : "memory.current", text, sizeof text) ||
-        !number(text, &used))
-        return;
-    snprintf(path, sizeof path, "%s/memory.stat", group->path);
-    if (!k3_machine_field(path, first ? "total_inactive_file" : "inactive_file", text,
-                          sizeof text) ||
-        !number(text, &idle) || idle > used)
-        idle = 0;
-    uint64_t left = used - idle < limit ? limit - (used - idle) : 0;
-    if (left < memory->left_bytes)
-        memory->left_bytes = left;
-}
-
-void k3_machine_memory(struct k3_machine_memory *memory)
-{
-    static const char path[] = "/proc/meminfo";
-    struct group group;
-    char text[64];
-    uint64_t kib;
-    *memory = (struct k3_machine_memory){.limit_bytes = K3_MACHINE_NO_LIMIT,
-                                         .left_bytes = K3_MACHINE_NO_LIMIT};
-    if (k3_machine_field(path, "MemTotal", text, sizeof text) && number(text, &kib))
-        memory->total_bytes = kib * 1024;
-    if (k3_machine_field(path, "MemAvailable", text, sizeof text) && number(text, &kib))
-        memory->available_bytes = kib * 1024;
-    if (!find_group("memory", &group))
-        return;
-    do
-        group_memory(&group, memory);
-    while (go_up(&group));
-}
-
-uint64_t k3_machine_memory_free(const struct k3_machine_memory *memory)
-{
-    if (memory->available_bytes && memory->available_bytes < memory->left_bytes)
-        return memory->available_bytes;
-    return memory->left_bytes;
 }
 
 uint64_t k3_machine_cpu_percent_max(void)

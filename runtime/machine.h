@@ -1,6 +1,6 @@
-/* What the kernel says about this machine: memory and its limits, file systems, drives.  Reads
- * /proc and /sys only; nothing here is needed to run, so what is not there is said to be not known.
- */
+/* What the kernel says about this machine: limits of processors, file systems, drives (of memory:
+ * mem_room.h).  Reads /proc and /sys only; nothing here is needed to run, so what is not there is
+ * said to be not known. */
 #ifndef K3_MACHINE_H
 #define K3_MACHINE_H
 
@@ -9,22 +9,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define K3_MACHINE_NO_LIMIT UINT64_MAX
-
 /* A small file as one line of text, white space at its end removed; false where it cannot be read
  * or is empty. */
 bool k3_machine_text(const char *path, char *text, size_t cap);
 /* The value of a "Name:  value" line. */
 bool k3_machine_field(const char *path, const char *name, char *value, size_t cap);
-
-struct k3_machine_memory {
-    uint64_t total_bytes, available_bytes; /* of the machine; 0: not known */
-    uint64_t limit_bytes;                  /* of the control group; K3_MACHINE_NO_LIMIT */
-    uint64_t left_bytes; /* below that limit, page cache that can go counted in; or NO_LIMIT */
-};
-void k3_machine_memory(struct k3_machine_memory *memory);
-/* What a new allocation may count on: available, and left below the limit. */
-uint64_t k3_machine_memory_free(const struct k3_machine_memory *memory);
 
 /* Processor time that the control group allows, in hundredths of a core; 0: no limit. */
 uint64_t k3_machine_cpu_percent_max(void);

@@ -18,6 +18,9 @@
 /* Longer lines of /proc/self/cgroup cannot be paths that open. */
 #define LINE_BYTES (PATH_MAX + 256)
 
+/* The old kind writes the largest number of pages where there is no limit. */
+#define LIMIT_BYTES_MAX (UINT64_C(1) << 60)
+
 /* Where a version of cgroups has its files, and what they are called. */
 struct kind {
     const char *mounts[2]; /* below root; the second: beside cgroups of the other version */
@@ -84,14 +87,6 @@ static bool number_file(const char *dir, const char *name, uint64_t *number)
     return found;
 }
 
-static void lower(struct k3_mem_room *room, uint64_t bytes)
-{
-    if (bytes >= room->bytes)
-        return;
-    room->bytes = bytes;
-    room->by_cgroup = true;
-}
-
 /* What one group leaves. */
 static void ask_group(const struct kind *kind, const char *dir, struct k3_mem_room *room)
 {
@@ -100,13 +95,19 @@ static void ask_group(const struct kind *kind, const char *dir, struct k3_mem_ro
     for (int i = 0; i < 2; i++)
         if (kind->limits[i] && number_file(dir, kind->limits[i], &one) && one < limit)
             limit = one;
-    if (limit == UINT64_MAX || !number_file(dir, kind->used, &used))
+    if (limit > LIMIT_BYTES_MAX)
+        return;
+    if (limit < room->limit_bytes)
+        room->limit_bytes = limit;
+    if (!number_file(dir, kind->used, &used))
         return;
     int n = snprintf(path, sizeof path, "%s/memory.stat", dir);
     for (int i = 0; i < 2 && n > 0 && (size_t)n < sizeof path; i++)
         if (k3_mem_field(path, kind->cache[i], 1, &one))
             used -= one < used ? one : used;
-    lower(room, limit > used ? limit - used : 0);
+    uint64_t left = limit > used ? limit - used : 0;
+    if (left < room->left_bytes)
+        room->left_bytes = left;
 }
 
 /* The group of that path and all above it.  In a container the path may be that of the host while
@@ -149,12 +150,10 @@ static bool names_memory(const char *list)
 bool k3_mem_room(const char *root, struct k3_mem_room *room)
 {
     char path[LINE_BYTES], line[LINE_BYTES];
-    *room = (struct k3_mem_room){.bytes = UINT64_MAX};
-    uint64_t machine;
+    *room = (struct k3_mem_room){.limit_bytes = K3_MEM_NO_LIMIT, .left_bytes = K3_MEM_NO_LIMIT};
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    room->is_machine = k3_mem_field(path, "MemAvailable", 1024, &machine);
-    if (room->is_machine)
-        room->bytes = machine;
+    (void)k3_mem_field(path, "MemTotal", 1024, &room->total_bytes);
+    bool is_known = k3_mem_field(path, "MemAvailable", 1024, &room->available_bytes);
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *file = fopen(path, "re");
     /* "NUMBER:CONTROLLERS:PATH"; the unified tree has number 0 and no controllers. */
@@ -172,5 +171,7 @@ bool k3_mem_room(const char *root, struct k3_mem_room *room)
     }
     if (file)
         fclose(file);
-    return room->is_machine || room->by_cgroup;
+    room->bytes = is_known && room->available_bytes < room->left_bytes ? room->available_bytes
+                                                                       : room->left_bytes;
+    return room->bytes != K3_MEM_NO_LIMIT;
 }

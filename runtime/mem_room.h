@@ -5,10 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define K3_MEM_NO_LIMIT UINT64_MAX
+
 struct k3_mem_room {
-    uint64_t bytes;  /* that can be taken without swapping; page cache gives way */
-    bool by_cgroup;  /* the limit of a memory cgroup, not the machine, is what is lower */
-    bool is_machine; /* the machine said what it has (else only the cgroup did) */
+    uint64_t bytes; /* that can be taken without swapping, the lower of the two below; page cache
+                       gives way */
+    uint64_t total_bytes, available_bytes; /* of the machine; 0: not known */
+    uint64_t limit_bytes;                  /* the lowest of the memory cgroups, or NO_LIMIT */
+    uint64_t left_bytes;                   /* below their limits, or NO_LIMIT */
 };
 
 /* The lower of what the machine has and what each memory cgroup (v1 or v2) around this process

@@ -222,3 +222,37 @@ int run_again(const char *drivers, const char *setting, const char *const argume
     assert_int_equal(waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
+
+int open_fake(void)
+{
+    struct k3_err err;
+    k3_err_init(&err);
+    if (k3_gpu_kernels_probe(kind, &err)) {
+        printf("[  SKIPPED ] %s: %s\n", ops->name, err.text);
+        return 0;
+    }
+    if (k3_gpu_api_open(kind, &api, &err) == 0)
+        return 1;
+    printf("%s\n", err.text);
+    return -1;
+}
+
+int run_real(int (*run_any)(void), int required_count, char **required)
+{
+    static const char *const names[] = {"cuda", "hip"};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct k3_err err;
+        k3_err_init(&err);
+        choose(names[i]);
+        if (ops->probe(0, &err)) {
+            printf("SKIP %s no GPU: %s\n", names[i], err.text);
+            for (int r = 0; r < required_count; r++)
+                failed += !strcmp(required[r], names[i]);
+        } else {
+            failed += run_any();
+        }
+        fflush(stdout);
+    }
+    return failed;
+}

@@ -35,6 +35,13 @@ int choose(const char *name); /* "cuda" or "hip" is under test */
 int again_begin(void);
 int run_again(const char *drivers, const char *setting, const char *const arguments[3]);
 
+/* The fake driver of `ops` for the tests: 1: it is open; 0: skipped, with a line why; -1: failed.
+ */
+int open_fake(void);
+/* run_any for each kind of GPU that is here; the others are skipped with a line, and count as
+ * failed where they are required.  Gives back the number of failures. */
+int run_real(int (*run_any)(void), int required_count, char **required);
+
 void make_source(void);
 const char *named(const char *cuda, const char *hip);
 

@@ -35,10 +35,11 @@
  *                             of a write go out, which is a success that the program must see */
 /* clang-format on */
 #undef _FORTIFY_SOURCE /* its inline open() would stand where ours does */
+#include "shim_use.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,13 +53,11 @@
 
 _Static_assert(sizeof(long) == 8, "offsets travel in one register");
 
-#define EXPORT             __attribute__((visibility("default")))
-#define TRACE_BYTES        (1u << 20) /* a tiny conversion makes a few thousand calls */
-#define STREAM_COUNT       3          /* standard streams */
-#define BAD_VARIABLE_CODE  99         /* no exit code of k3-shard */
-#define SHORT_WRITE_ERRNO  (-1)       /* K3_FAIL_ERRNO=SHORT */
-#define OPEN_MODE_ARGUMENT (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))
-
+#define EXPORT            __attribute__((visibility("default")))
+#define TRACE_BYTES       (1u << 20) /* a tiny conversion makes a few thousand calls */
+#define STREAM_COUNT      3          /* standard streams */
+#define BAD_VARIABLE_CODE 99         /* no exit code of k3-shard */
+#define SHORT_WRITE_ERRNO (-1)       /* K3_FAIL_ERRNO=SHORT */
 /* What a call is; the letter goes to the trace. */
 enum call {
     CALL_CREATE = 'o',
@@ -150,18 +149,6 @@ __attribute__((constructor)) static void begin(void)
     config.fail_from = read_number("K3_FAIL_FROM") != 0;
     config.fail_errno = read_word("K3_FAIL_ERRNO", errors);
     config.count_path = getenv("K3_COUNT_FILE");
-}
-
-/* Straight to the kernel: the report must not count itself. */
-static void put_all(int fd, const char *data, size_t bytes)
-{
-    while (bytes) {
-        long n = syscall(SYS_write, fd, data, bytes);
-        if (n <= 0)
-            return;
-        data += n;
-        bytes -= (size_t)n;
-    }
 }
 
 __attribute__((destructor)) static void end(void)
@@ -265,16 +252,6 @@ static int open_below(int dir, const char *path, int flags, mode_t mode)
     struct sys s = {SYS_openat, {dir, (long)path, flags, (long)mode}};
     return (int)(flags & (OPEN_MODE_ARGUMENT | O_TRUNC) ? gate(CALL_CREATE, s) : pass_on(&s));
 }
-
-/* The optional last argument of open(). */
-#define TAKE_MODE(mode)                                                                            \
-    mode_t mode = 0;                                                                               \
-    if (flags & OPEN_MODE_ARGUMENT) {                                                              \
-        va_list args;                                                                              \
-        va_start(args, flags);                                                                     \
-        (mode) = va_arg(args, mode_t);                                                             \
-        va_end(args);                                                                              \
-    }
 
 EXPORT int open(const char *path, int flags, ...)
 {

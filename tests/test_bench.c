@@ -298,21 +298,6 @@ static void test_machine_text(void **state)
     assert_false(k3_machine_field(path, "Name", text, sizeof text));
 }
 
-static void test_machine(void **state)
-{
-    (void)state;
-    struct k3_machine_memory memory;
-    k3_machine_memory(&memory);
-    assert_true(memory.total_bytes >= memory.available_bytes);
-    assert_true(memory.total_bytes > 0);
-    assert_true(memory.left_bytes <= memory.limit_bytes);
-    assert_true(k3_machine_memory_free(&memory) <= memory.available_bytes);
-    memory = (struct k3_machine_memory){100, 50, 40, 30};
-    assert_int_equal(k3_machine_memory_free(&memory), 30);
-    memory.left_bytes = K3_MACHINE_NO_LIMIT;
-    assert_int_equal(k3_machine_memory_free(&memory), 50);
-}
-
 static void test_mount(void **state)
 {
     (void)state;
@@ -351,7 +336,6 @@ int main(void)
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_reads),
         cmocka_unit_test(test_machine_text),
-        cmocka_unit_test(test_machine),
         cmocka_unit_test(test_mount),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

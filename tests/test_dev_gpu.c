@@ -549,16 +549,9 @@ static int run_fake(void)
         cmocka_unit_test(test_threads),    cmocka_unit_test(test_wait_drains),
         cmocka_unit_test(test_each_call),
     };
-    struct k3_err err;
-    k3_err_init(&err);
-    if (k3_gpu_kernels_probe(kind, &err)) {
-        printf("[  SKIPPED ] %s: %s\n", ops->name, err.text);
-        return 0;
-    }
-    if (k3_gpu_api_open(kind, &api, &err)) {
-        printf("%s\n", err.text);
-        return 1;
-    }
+    const int opened = open_fake();
+    if (opened <= 0)
+        return opened < 0;
     int failed = run_any();
     const char *report = control(NULL);
     if (left(report) || reported(report, "changed")) {
@@ -566,26 +559,6 @@ static int run_fake(void)
         failed++;
     }
     return failed + cmocka_run_group_tests_name("fake driver", tests, NULL, NULL);
-}
-
-static int run_real(int required_count, char **required)
-{
-    int failed = 0;
-    static const char *const names[] = {"cuda", "hip"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct k3_err err;
-        k3_err_init(&err);
-        choose(names[i]);
-        if (ops->probe(0, &err)) {
-            printf("SKIP %s no GPU: %s\n", names[i], err.text);
-            for (int r = 0; r < required_count; r++)
-                failed += !strcmp(required[r], names[i]);
-        } else {
-            failed += run_any();
-        }
-        fflush(stdout);
-    }
-    return failed;
 }
 
 /* ---- drivers that are not there ---- */
@@ -640,7 +613,7 @@ int main(int argc, char **argv)
     if (argc == 1) {
         failed = run_all();
     } else if (!strcmp(argv[1], "real")) {
-        failed = run_real(argc - 2, argv + 2);
+        failed = run_real(run_any, argc - 2, argv + 2);
     } else if (argc >= 3 && !choose(argv[2])) {
         snprintf(report_path, sizeof report_path, "%s",
                  getenv("FAKE_GPU_REPORT") ? getenv("FAKE_GPU_REPORT") : "");

@@ -32,9 +32,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define COUNT_OF(a)       (sizeof(a) / sizeof *(a))
-#define STAGING_BYTES     (16u << 20) /* slots are memory that each load touches first */
-#define SAMPLE_COUNT      84u /* faults of each kind of driver in a plain run of the tests */
+#define COUNT_OF(a)   (sizeof(a) / sizeof *(a))
+#define STAGING_BYTES (16u << 20) /* slots are memory that each load touches first */
+#ifdef __SANITIZE_THREAD__
+#define SAMPLE_COUNT 24u /* a load takes a second */
+#else
+#define SAMPLE_COUNT 84u /* faults of each kind of driver in a plain run of the tests */
+#endif
 #define FETCH_BYTES_MAX   (16u << 20) /* an image of the mini set has 12 MB */
 #define ALWAYS            1000000u
 #define SLOW_BYTES_SECOND 1000u
@@ -446,7 +450,7 @@ static const struct fault_row {
     {"short read", NULL, NULL, FAULT_IO_PARTIAL, 0, HEALED, 1},
     {"EIO", NULL, NULL, FAULT_IO_FAILING, 0, HEALED, 1},
     {"late read", NULL, NULL, FAULT_IO_LATE, 0, HARMLESS_OR_HEALED, 1},
-    /* Reads arrive in any order: the copy that is spoilt may be that of a second read. */
+    /* Its place may be that of the zeros for pads: then no second read helps. */
     {"copy to a wrong place", NULL, NULL, 0, FAULT_DEV_MISPLACE, HEALED_OR_NAMED, 1},
     {"bit flips in device memory", "flip", "flip", 0, 0, HEALED, 1},
     {"two bits flip", "flip", "flip", 0, 0, HEALED_OR_NAMED, 2},
@@ -476,9 +480,14 @@ static struct {
     uint64_t hit_count, healed_count, harmless_count, named_count;
 } tallies[COUNT_OF(rows)][MODE_COUNT];
 
-/* Faults that the fake cannot make are made by tables around ours, which serve one device. */
+/* Faults that the fake cannot make are made by tables around ours, which serve one device.  Two
+ * copies to one place are a race by intent, and no test for ThreadSanitizer. */
 static bool is_possible(const struct fault_row *row, enum mode mode)
 {
+#ifdef __SANITIZE_THREAD__
+    if (row->dev == FAULT_DEV_MISPLACE || (row->cuda && !strcmp(row->cuda, "swap")))
+        return false;
+#endif
     return row->cuda || mode != ON_TWO;
 }
 
@@ -514,9 +523,8 @@ static void assert_named(const struct fault_row *row, int rc)
 {
     char unit[64];
     const bool has_place = strstr(err.text, "right in the file but wrong") != NULL;
-    const char *device = row->dev ? "fault" : ops->name; /* a table around ours has its own name */
     bool is_good = rc == K3_EDEVICE && k3_exit_code(rc) == 1 && strstr(err.text, "device ") &&
-                   strstr(err.text, device);
+                   strstr(err.text, row->dev ? "fault:0" : ops->name);
     if (has_place) {
         snprintf(unit, sizeof unit, "unit %lld is right", (long long)(err.offset / K3_UNIT_BYTES));
         is_good = is_good && strstr(err.text, unit) && strstr(err.text, err.file) &&
@@ -613,7 +621,7 @@ static void inject_in(enum mode mode, uint32_t wanted_count)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; count < wanted_count; i++) {
-        const size_t at = i % COUNT_OF(rows);
+        const size_t at = (i + 6u * mode) % COUNT_OF(rows); /* few are not always the first */
         char seed[16];
         if (!is_possible(&rows[at], mode))
             continue;
@@ -670,41 +678,12 @@ static int run_fake(void)
 {
     const struct CMUnitTest tests[] = {LOAD_TEST(test_four_devices), LOAD_TEST(test_no_memory),
                                        LOAD_TEST(test_killed), LOAD_TEST(test_faults)};
-    k3_err_init(&err);
-    if (k3_gpu_kernels_probe(kind, &err)) {
-        printf("[  SKIPPED ] %s: %s\n", ops->name, err.text);
-        return 0;
-    }
-    if (k3_gpu_api_open(kind, &api, &err)) {
-        printf("%s\n", err.text);
-        return 1;
-    }
+    const int opened = open_fake();
+    if (opened <= 0)
+        return opened < 0;
     int failed = run_any();
-    const char *report = control(NULL);
-    if (left(report) || reported(report, "changed")) {
-        printf("after the loads:\n%s", report);
-        failed++;
-    }
+    assert_nothing_left();
     return failed + cmocka_run_group_tests_name("load on a fake driver", tests, NULL, NULL);
-}
-
-static int run_real(int required_count, char **required)
-{
-    static const char *const names[] = {"cuda", "hip"};
-    int failed = 0;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        k3_err_init(&err);
-        choose(names[i]);
-        if (ops->probe(0, &err)) {
-            printf("SKIP %s no GPU: %s\n", names[i], err.text);
-            for (int r = 0; r < required_count; r++)
-                failed += !strcmp(required[r], names[i]);
-        } else {
-            failed += run_any();
-        }
-        fflush(stdout);
-    }
-    return failed;
 }
 
 static int run_refused(const char *text)
@@ -774,7 +753,7 @@ static int run_with_sets(int argc, char **argv)
     mini_set_make(&one, 1);
     mini_set_make(&three, 3);
     if (!strcmp(argv[1], "real"))
-        failed = run_real(argc - 2, argv + 2);
+        failed = run_real(run_any, argc - 2, argv + 2);
     else if (!strcmp(argv[1], "refused") && argc == 4 && !choose(argv[2]))
         failed = run_refused(argv[3]);
     else if (!strcmp(argv[1], "fake") && argc == 3 && !choose(argv[2]))

@@ -52,7 +52,7 @@ static void expect(uint64_t bytes, bool by_cgroup)
     memset(&room, 0x5a, sizeof room);
     assert_true(k3_mem_room(root, &room));
     assert_int_equal(room.bytes, bytes);
-    assert_int_equal(room.by_cgroup, by_cgroup);
+    assert_int_equal(room.bytes == room.left_bytes, by_cgroup);
 }
 
 static void test_machine_alone(void **state)
@@ -61,7 +61,9 @@ static void test_machine_alone(void **state)
     assert_false(k3_mem_room(root, &room)); /* nothing says anything */
     machine_of_1_gib();
     expect(1024 * MIB, false);
-    assert_true(room.is_machine);
+    assert_int_equal(room.available_bytes, 1024 * MIB);
+    assert_int_equal(room.total_bytes, 2048 * MIB);
+    assert_int_equal(room.limit_bytes, K3_MEM_NO_LIMIT);
     put("proc/self/cgroup", "0::/user.slice\n");
     expect(1024 * MIB, false); /* groups without files */
 }
@@ -128,6 +130,7 @@ static void test_legacy(void **state)
         "cache 104857600\ninactive_file 1\ntotal_inactive_file 52428800\n"
         "total_active_file 10485760\n");
     expect(160 * MIB, true);
+    assert_int_equal(room.limit_bytes, 300 * MIB);
     put("sys/fs/cgroup/memory/y/memory.limit_in_bytes", "1\n");
     put("sys/fs/cgroup/memory/y/memory.usage_in_bytes", "0\n");
     expect(160 * MIB, true); /* a group of another controller */
@@ -148,14 +151,16 @@ static void test_nonsense(void **state)
     put("sys/fs/cgroup/g/memory.max", "1048576\n");
     put("proc/meminfo", "MemAvailable:  99999999999999999999 kB\n");
     expect(MIB, true);
-    assert_false(room.is_machine);
+    assert_int_equal(room.available_bytes, 0);
 }
 
 static void test_this_machine(void **state)
 {
     (void)state;
-    if (k3_mem_room("", &room))
-        assert_true(room.bytes > 0 && room.bytes < UINT64_MAX);
+    assert_true(k3_mem_room("", &room));
+    assert_true(room.bytes > 0 && room.bytes <= room.available_bytes);
+    assert_true(room.total_bytes > 0 && room.total_bytes >= room.available_bytes);
+    assert_true(room.left_bytes <= room.limit_bytes);
 }
 
 static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *ftw)

@@ -223,7 +223,7 @@ static int read_origin(const struct k3_ckpt_options *options, struct k3_plan *pl
         return take_origin(plan, options->of_set, err);
     char *real = realpath(options->path, NULL);
     if (!real) /* a guess would change the plan */
-        return k3_fail_sys(err, errno, "%s: realpath", options->path);
+        return k3_fail_sys(err, errno, "%s: cannot be reached", options->path);
     char *snapshots = strstr(real, "/snapshots/");
     char *models = NULL;
     if (snapshots) {

@@ -11,6 +11,7 @@
 #include "fdlimit.h"
 #include "machine.h"
 #include "mem.h"
+#include "mem_room.h"
 #include "progress.h"
 #include "sha256_blocks.h"
 #include "sizes.h"
@@ -119,9 +120,9 @@ static int make_chunks(struct k3_bench *bench, struct source *sources, uint64_t 
 
 static int choose(struct k3_bench *bench, struct k3_err *err)
 {
-    struct k3_machine_memory memory;
-    k3_machine_memory(&memory);
-    bench->memory_bytes = k3_machine_memory_free(&memory);
+    struct k3_mem_room memory;
+    (void)k3_mem_room("", &memory);
+    bench->memory_bytes = memory.bytes;
     uint64_t bytes_max = bench->memory_bytes / MEMORY_PARTS;
     if (bytes_max > bench->opts->size_bytes)
         bytes_max = bench->opts->size_bytes;

@@ -60,14 +60,16 @@ static int check_memory(const struct load_run *run, struct k3_err *err)
         return 0;
     k3_text_init(&fit);
     fitting_ranks(run, room, &fit);
-    int rc = k3_fail(
-        err, K3_EUNSUPPORTED,
-        "the images need %s and %s beside them, %s of memory are free%s: %s%s",
-        k3_size_text(run->total_bytes).s, k3_size_short(beside).s,
-        k3_size_text(free_memory.bytes).s,
-        free_memory.by_cgroup ? " below the limit of this process's memory cgroup" : "",
-        fit.bytes ? "these ranks would fit: --ranks " : "not even the first rank asked for fits",
-        fit.bytes ? fit.data : "");
+    int rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "the images need %s and %s beside them, %s of memory are free%s: %s%s",
+                     k3_size_text(run->total_bytes).s, k3_size_short(beside).s,
+                     k3_size_text(free_memory.bytes).s,
+                     free_memory.bytes == free_memory.left_bytes
+                         ? " below the limit of this process's memory cgroup"
+                         : "",
+                     fit.bytes ? "these ranks would fit: --ranks "
+                               : "not even the first rank asked for fits",
+                     fit.bytes ? fit.data : "");
     k3_text_fini(&fit);
     return rc;
 }

@@ -65,11 +65,12 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_optio
     char *in = realpath(ckpt->dir.path, NULL);
     size_t n = in ? strlen(in) : 0;
     if (!in)
-        return k3_fail_sys(err, errno, "%s: realpath", ckpt->dir.path);
+        return k3_fail_sys(err, errno, "%s: cannot be reached", ckpt->dir.path);
     for (uint32_t d = 0; d < options->out_count && !rc; d++) {
         char *out = real_path(options->outs[d]);
         if (!out && errno != ENOENT) /* that one, opening it says */
-            rc = k3_fail_sys(err, errno, "%s: realpath", options->outs[d]);
+            rc = k3_fail_sys(err, errno, "%s: the folder it lies in cannot be reached",
+                             options->outs[d]);
         else if (out && !strncmp(in, out, n) && (out[n] == '/' || !out[n]))
             rc = k3_fail(err, K3_EUNSUPPORTED,
                          "--out %s is the checkpoint's own folder or lies in it: nothing is ever "

@@ -7,6 +7,7 @@
 #include "io.h"
 #include "machine.h"
 #include "mem.h"
+#include "mem_room.h"
 #include "numa.h"
 #include "progress.h"
 #include "sha256_blocks.h"
@@ -86,8 +87,8 @@ static void find_hash(struct k3_doctor *doctor)
 
 static void find_memory(struct k3_doctor *doctor)
 {
-    struct k3_machine_memory memory;
-    k3_machine_memory(&memory);
+    struct k3_mem_room memory;
+    (void)k3_mem_room("", &memory);
     struct k3_finding *finding = k3_doctor_add(doctor, "memory");
     if (memory.total_bytes)
         k3_finding_value(finding, "%s, %s of it available", k3_size_text(memory.total_bytes).s,
@@ -95,7 +96,7 @@ static void find_memory(struct k3_doctor *doctor)
     else
         k3_finding_missing(finding, "/proc/meminfo does not say");
     finding = k3_doctor_add(doctor, "memory_limit");
-    if (memory.limit_bytes == K3_MACHINE_NO_LIMIT) {
+    if (memory.limit_bytes == K3_MEM_NO_LIMIT) {
         k3_finding_value(finding, "no limit of a control group");
         return;
     }

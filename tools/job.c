@@ -327,24 +327,23 @@ static int publish_place(struct k3_job *job, uint32_t dir, struct k3_err *err)
     return k3_file_publish(&job->partials[dir], temporary, K3_PLACE_NAME, text, strlen(text), err);
 }
 
-/* All places first, then what is missing: a refusal writes nothing. */
+/* All places first, then what is missing: a refusal writes nothing.  A plan is published behind all
+ * places, so a directory without one is not of this conversion. */
 static int check_places(struct k3_job *job, bool publish, struct k3_err *err)
 {
-    bool found, has_plan = false;
+    bool has_plan = false;
     int rc = k3_file_find(&job->partials[0], K3_PLAN_NAME, &has_plan, err);
-    uint64_t absent = 0; /* bit for each directory; beyond 64 they are written anew */
     for (uint32_t d = 0; d < job->dir_count && !rc; d++) {
+        bool found;
         rc = check_place(job, d, &found, err);
-        if (!rc && !found)
-            absent |= d < 64 ? UINT64_C(1) << d : 0;
-        if (!rc && !found && has_plan && job->dir_count > 1 && d > 0)
+        if (!rc && !found && has_plan && d > 0)
             rc = k3_fail(err, K3_EUNSUPPORTED,
                          "%s: the unfinished conversion of %s does not have this directory: give "
                          "all its --out directories in the order of the first run",
                          job->outs[d].path, job->outs[0].path);
     }
     for (uint32_t d = 0; publish && d < job->dir_count && job->dir_count > 1 && !rc; d++)
-        if (d >= 64 || absent & UINT64_C(1) << d)
+        if (!k3_file_exists(&job->partials[d], K3_PLACE_NAME))
             rc = publish_place(job, d, err);
     return rc;
 }

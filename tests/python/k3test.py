@@ -175,3 +175,14 @@ def tool_of(options):
         if not os.path.exists(path):
             sys.exit(f"{path} is not there: make tests")
     return Tool(os.path.abspath(options.k3), os.path.abspath(options.shim))
+
+
+def programs():
+    """The tool and make_refuse of the build, for tests of what a machine refuses."""
+    build = os.environ.get("K3_BUILD", "build/release")
+    k3 = os.path.abspath(os.environ.get("K3", os.path.join(build, "k3-shard")))
+    refuse = os.path.abspath(os.path.join(build, "tests", "make_refuse"))
+    for path in (k3, refuse):
+        if not os.path.exists(path):
+            sys.exit(f"{path} is not there: make tests")
+    return k3, refuse

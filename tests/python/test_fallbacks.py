@@ -242,12 +242,7 @@ def test_convert(place, ckpt):
 
 
 def main():
-    build = os.environ.get("K3_BUILD", "build/release")
-    k3 = os.path.abspath(os.environ.get("K3", os.path.join(build, "k3-shard")))
-    refuse = os.path.abspath(os.path.join(build, "tests", "make_refuse"))
-    for path in (k3, refuse):
-        if not os.path.exists(path):
-            sys.exit(f"{path} is not there: make tests")
+    k3, refuse = k3test.programs()
     suite = k3test.Suite()
     with tempfile.TemporaryDirectory(prefix="k3-test-") as work:
         place = Place(k3, refuse, work, suite)
