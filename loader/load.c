@@ -354,6 +354,8 @@ void k3_load_close(struct k3_load *load)
     k3_load_join_steps(load);
     k3_load_trace_close(load);
     for (uint32_t i = 0; i < load->leg_count; i++)
+        k3_load_leg_close_engine(&load->legs[i]);
+    for (uint32_t i = 0; i < load->leg_count; i++)
         k3_load_leg_close(&load->legs[i]);
     for (uint32_t i = 0; i < load->rank_count; i++)
         free(load->ranks[i].digests);

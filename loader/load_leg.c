@@ -155,11 +155,17 @@ void k3_load_leg_drop_slots(struct k3_load_leg *leg)
     leg->pinned_bytes = 0;
 }
 
+void k3_load_leg_close_engine(struct k3_load_leg *leg)
+{
+    if (leg->io)
+        leg->io_ops->close(leg->io);
+    leg->io = NULL;
+}
+
 void k3_load_leg_close(struct k3_load_leg *leg)
 {
     /* The engine first: it drains, so nothing writes into memory that goes away below. */
-    if (leg->io)
-        leg->io_ops->close(leg->io);
+    k3_load_leg_close_engine(leg);
     for (uint32_t i = 0; leg->dev && i < leg->lane_count; i++)
         (void)leg->dev_ops->copy_wait(leg->dev, i, K3_DEV_WAIT_ALL, NULL);
     for (uint32_t r = 0; r < leg->rank_count; r++) {

@@ -343,35 +343,35 @@ static enum k3_gpufile_way note_way(struct k3_load *load, const char *what)
     return way;
 }
 
-/* Open it for the first leg alone and take a sample of it; 0: it is not to be used, and a line says
- * why. */
-static double try_gpufile(struct k3_load *load, const struct k3_io_ops *ops)
+/* Open it for the first leg alone and take a sample of it; 0: there is none, and *why says what
+ * failed.  *way: how the library brings the bytes, with *why but for DIRECT. */
+static double try_gpufile(struct k3_load *load, const struct k3_io_ops *ops,
+                          enum k3_gpufile_way *way, struct k3_err *why)
 {
     struct k3_load_leg *leg = &load->legs[0];
     struct k3_io *const own = leg->io;
     const struct k3_io_ops *own_ops = leg->io_ops;
-    struct k3_err why;
-    char what[32];
+    struct k3_err failure;
     double rate = 0;
-    k3_err_init(&why);
-    snprintf(what, sizeof what, "io %s is not used", ops->name);
+    k3_err_init(&failure);
+    *way = K3_GPUFILE_BOUNCE;
     leg->io = NULL;
     leg->io_ops = ops;
     load->reaches_device = true;
-    int rc = open_leg_engine(leg, false, &why);
-    if (!rc && k3_gpufile_way(leg->io, &why) != K3_GPUFILE_BOUNCE) {
-        k3_err_init(&why); /* what it does not tell, the sample does */
-        rc = k3_load_sample(leg, true, &rate, &why);
+    int rc = open_leg_engine(leg, false, &failure);
+    if (!rc) {
+        *way = k3_gpufile_way(leg->io, why);
+        rc = k3_load_sample(leg, true, &rate, &failure);
+        if (!rc && rate == 0)
+            rc = k3_fail(&failure, K3_EIO, "a sample of its reads failed");
     }
-    if (rate == 0 && !why.rc)
-        k3_fail(&why, K3_EIO, "a sample of its reads failed");
-    if (rate == 0)
-        note(load, what, &why);
     if (leg->io)
         ops->close(leg->io);
     leg->io = own;
     leg->io_ops = own_ops;
     load->reaches_device = false;
+    if (rc)
+        *why = failure;
     return rc ? 0 : rate;
 }
 
@@ -396,33 +396,51 @@ static int change_to_gpufile(struct k3_load *load, const struct k3_io_ops *ops, 
     return open_engine(load, before, true, err);
 }
 
+/* One line: the engine into the GPU or not, and both figures. */
+static void note_choice(struct k3_load *load, const struct k3_io_ops *ops, bool is_taken,
+                        const double rates[2], const struct k3_err *why)
+{
+    struct k3_text *lines = &load->fallbacks;
+    k3_text_putf(lines, "%sio %s is %s: %s%sa sample came at %.2f GB/s, by %s at %.2f GB/s",
+                 lines->bytes ? "\n" : "", ops->name, is_taken ? "used" : "not used", why->text,
+                 why->rc ? "; " : "", rates[1] / 1e9, load->legs[0].io_ops->name, rates[0] / 1e9);
+}
+
 /* A direct engine is open.  Where the device has an engine of its own that may go without host
- * memory, both bring some chunks and the faster one is taken. */
+ * memory, both bring some chunks and the faster one is taken; one that goes through host memory all
+ * the same never is: it does what we do, in a way that is not seen. */
 static int prefer_gpufile(struct k3_load *load, struct k3_err *err)
 {
     struct k3_err why;
-    double own_rate = 0;
+    double rates[2] = {0, 0}; /* ours, and into the GPU */
+    enum k3_gpufile_way way;
     size_t i = 0;
     k3_err_init(&why);
     while (i < GPUFILE_COUNT && gpufiles[i].dev != load->legs[0].dev_ops)
         i++;
-    /* Why not is for `doctor` to say: most machines have no such way. */
+    /* A library that is missing is for `doctor` to name: most machines have none. */
     if (i == GPUFILE_COUNT || load->bound_count || load->legs[0].chunk_count < 2 ||
-        !k3_gpufile_is_promising(gpufiles[i].kind, &why))
+        gpufiles[i].io->probe(NULL, &why))
         return 0;
-    const struct k3_io_ops *ops = gpufiles[i].io, *own = load->legs[0].io_ops;
-    int rc = k3_load_sample(&load->legs[0], false, &own_rate, err);
+    const struct k3_io_ops *ops = gpufiles[i].io;
+    char what[32];
+    snprintf(what, sizeof what, "io %s is not used", ops->name);
+    k3_err_init(&why);
+    if (!k3_gpufile_is_promising(gpufiles[i].kind, &why)) {
+        note(load, what, &why);
+        return 0;
+    }
+    int rc = k3_load_sample(&load->legs[0], false, &rates[0], err);
     if (rc)
         return rc;
-    double rate = try_gpufile(load, ops);
-    if (rate == 0)
+    rates[1] = try_gpufile(load, ops, &way, &why);
+    if (rates[1] == 0) {
+        note(load, what, &why);
         return 0;
-    bool is_better = rate > own_rate;
-    struct k3_text *lines = &load->fallbacks;
-    k3_text_putf(lines, "%sio %s is %s: a sample came at %.2f GB/s, by %s at %.2f GB/s",
-                 lines->bytes ? "\n" : "", ops->name, is_better ? "used" : "not used", rate / 1e9,
-                 own->name, own_rate / 1e9);
-    return is_better ? change_to_gpufile(load, ops, err) : 0;
+    }
+    bool is_taken = way != K3_GPUFILE_BOUNCE && rates[1] > rates[0];
+    note_choice(load, ops, is_taken, rates, &why);
+    return is_taken ? change_to_gpufile(load, ops, err) : 0;
 }
 
 /* ---- the choice ---- */

@@ -1,13 +1,15 @@
 /* Purpose: the io engines "cufile" and "hipfile": one body over the calls of either library, opened
  * at run time; threads that each have one synchronous read under way.
  * Owns: its threads, handles of files and registered memory of the library, the descriptors of
- * direct reads.  Libraries and their drivers stay open for the life of the process.
+ * direct reads.  Libraries stay open for the life of the process, their drivers as long as an engine
+ * is open.
  * Threads: one thread drives an open engine; its own threads touch the queues under the lock, and
  * the targets of reads that are in flight.
  * Errors: K3_EUNSUPPORTED where library, driver or file refuse; K3_ENOMEM; K3_EIO; K3_EUSAGE.
  * A failed read is a completion with sys_errno.
  * Invariants: waiting + running + done = in flight <= depth; every call of a library is made in the
- * context of the GPU; close waits for what runs before it gives anything back. */
+ * context of the GPU; close waits for what runs before it gives anything back; the driver of the
+ * library is closed while the context of the last engine is there. */
 #include "io_gpufile.h"
 #include "io_done.h"
 #include "machine.h"
@@ -77,9 +79,11 @@ struct api {
     const char *name, *library;
     const struct k3_gpu_api *gpu;
     void *handle;
-    bool is_started; /* its driver was opened */
+    unsigned engine_count; /* that have the driver open */
+    bool is_owner;         /* it was opened here, not by others in the process */
 
     struct result (*driver_open)(void);
+    struct result (*driver_close)(void); /* NULL: an old library has it for the end only */
     struct result (*file_register)(void **file, struct descr *descr);
     void (*file_deregister)(void *file);
     struct result (*memory_register)(const void *base, size_t bytes, int flags);
@@ -100,6 +104,7 @@ struct symbol {
 
 static const struct symbol symbols[] = {
     {offsetof(struct api, driver_open), "cuFileDriverOpen", "hipFileDriverOpen", false},
+    {offsetof(struct api, driver_close), "cuFileDriverClose_v2", "hipFileDriverClose", true},
     {offsetof(struct api, file_register), "cuFileHandleRegister", "hipFileHandleRegister", false},
     {offsetof(struct api, file_deregister), "cuFileHandleDeregister", "hipFileHandleDeregister",
      false},
@@ -135,7 +140,7 @@ static const char *meaning(const struct api *api, struct result result)
         {5009, "this GPU is not supported"},
         {5010, "its kernel driver failed"},
         {5014, "the memory is not one allocation"},
-        {5016, "more memory than it may pin"},
+        {5016, "more memory than its configuration lets it pin"},
         {5018, "not a regular file"},
         {5019, "the file is not open as it wants it"},
         {5020, "the file is not open for direct reads"},
@@ -219,20 +224,33 @@ static int open_api(enum k3_gpu_kind kind, struct api **out, struct k3_err *err)
     return rc;
 }
 
-/* Once for the process: others in it may use the library too.  A failure may be tried again. */
+/* Once for all engines: others in the process may use the library too.  A failure may be tried
+ * again. */
 static int start_driver(struct api *api, struct k3_err *err)
 {
     int rc = 0;
     pthread_mutex_lock(&lock);
-    if (!api->is_started) {
+    if (api->engine_count == 0) {
         struct result result = api->driver_open();
+        api->is_owner = result.code == 0;
         if (result.code == CODE_ALREADY_OPEN)
             result.code = 0;
         rc = judge(api, result, "does not start", err);
-        api->is_started = !rc;
     }
+    if (!rc)
+        api->engine_count++;
     pthread_mutex_unlock(&lock);
     return rc;
+}
+
+/* Left open, the driver would keep buffers and streams in a context that goes away with the device,
+ * and touch them at the end of the process. */
+static void stop_driver(struct api *api)
+{
+    pthread_mutex_lock(&lock);
+    if (--api->engine_count == 0 && api->is_owner && api->driver_close)
+        (void)api->driver_close();
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- the engine ---- */
@@ -265,6 +283,7 @@ struct k3_io {
     uint32_t depth, handle_cap;
     uint32_t job_begin, job_count;
     uint32_t thread_count;
+    bool is_started; /* it is one of those that have the driver open */
     bool closing;
 };
 
@@ -318,6 +337,18 @@ static void *serve(void *context)
     return NULL;
 }
 
+/* In the context of the GPU.  Files and memory first: they are the driver's. */
+static void give_back(struct k3_io *io)
+{
+    for (uint32_t i = 0; i < io->files.count; i++)
+        io->api->file_deregister(io->handles[i]);
+    for (uint32_t i = 0; i < io->region_count; i++)
+        if (io->regions[i].is_registered)
+            (void)io->api->memory_deregister(io->regions[i].base);
+    if (io->is_started)
+        stop_driver(io->api);
+}
+
 static void gpufile_close(struct k3_io *io)
 {
     int saved;
@@ -330,11 +361,7 @@ static void gpufile_close(struct k3_io *io)
     for (uint32_t i = 0; i < io->thread_count; i++)
         pthread_join(io->threads[i], NULL);
     if (k3_gpu_enter(&io->gpu, &saved, NULL) == 0) {
-        for (uint32_t i = 0; i < io->files.count; i++)
-            io->api->file_deregister(io->handles[i]);
-        for (uint32_t i = 0; i < io->region_count; i++)
-            if (io->regions[i].is_registered)
-                (void)io->api->memory_deregister(io->regions[i].base);
+        give_back(io);
         k3_gpu_leave(&io->gpu, saved);
     }
     pthread_cond_destroy(&io->has_work);
@@ -371,6 +398,7 @@ static int start_entered(struct k3_io *io, const struct k3_io_options *options, 
     int rc = start_driver(io->api, err);
     if (rc)
         return rc;
+    io->is_started = true;
     for (uint32_t i = 0; i < options->region_count; i++) {
         struct region *region = &io->regions[io->region_count++];
         region->base = options->regions[i].data;
@@ -597,8 +625,9 @@ bool k3_gpufile_is_promising(enum k3_gpu_kind kind, struct k3_err *why)
          strstr(words, "RMForceStaticBar1=1")))
         return true;
     k3_fail(why, K3_EUNSUPPORTED,
-            "neither nvidia-fs nor PCI P2PDMA is set up here: bytes would come through host "
-            "memory");
+            "neither nvidia-fs nor PCI P2PDMA is set up here, so %s would bring the bytes through "
+            "host memory (compatibility mode)",
+            api->library);
     return false;
 }
 

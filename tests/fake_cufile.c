@@ -59,6 +59,7 @@ static int file_fds[LIST_MAX]; /* a handle is the address of its place; fd + 1 *
 static struct memory memories[LIST_MAX];
 
 #define driver_open      NAME(cuFileDriverOpen, hipFileDriverOpen)
+#define driver_close     NAME(cuFileDriverClose_v2, hipFileDriverClose)
 #define file_register    NAME(cuFileHandleRegister, hipFileHandleRegister)
 #define file_deregister  NAME(cuFileHandleDeregister, hipFileHandleDeregister)
 #define memory_register  NAME(cuFileBufRegister, hipFileBufRegister)
@@ -66,6 +67,7 @@ static struct memory memories[LIST_MAX];
 #define read_call        NAME(cuFileRead, hipFileRead)
 
 struct result driver_open(void);
+struct result driver_close(void);
 struct result file_register(void **file, struct descr *descr);
 void file_deregister(void *file);
 struct result memory_register(const void *base, size_t bytes, int flags);
@@ -96,6 +98,38 @@ struct result driver_open(void)
     if (!result.code)
         atomic_fetch_add(&state.drivers, 1);
     return result;
+}
+
+/* The driver of the GPU that the program has loaded; NULL: none.  The caller closes it. */
+static void *open_gpu_driver(void)
+{
+    static const char *const names[] = DRIVERS;
+    void *driver = NULL;
+    for (int i = 0; i < 2 && !driver; i++)
+        driver = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+    return driver;
+}
+
+static bool has_context(void)
+{
+    int (*memory_info)(size_t *, size_t *) = NULL;
+    size_t free_bytes, total_bytes;
+    void *driver = open_gpu_driver();
+    if (!driver)
+        return false;
+    *(void **)&memory_info = dlsym(driver, NAME("cuMemGetInfo_v2", "hipMemGetInfo"));
+    int code = memory_info ? memory_info(&free_bytes, &total_bytes) : -1;
+    dlclose(driver);
+    return code == 0;
+}
+
+/* Its buffers are in a context, which must be there still. */
+struct result driver_close(void)
+{
+    atomic_fetch_sub(&state.drivers, 1);
+    if (atomic_load(&state.files) || atomic_load(&state.memories) || !has_context())
+        atomic_fetch_add(&state.bad_closes, 1);
+    return give(0);
 }
 
 /* ---- registering ---- */
@@ -195,15 +229,12 @@ struct result memory_take_back(const void *base)
 
 /* ---- reading ---- */
 
-/* The driver that the program has loaded copies; its codes. */
+/* Codes of the driver. */
 static int copy_to_gpu(void *target, const void *source, size_t bytes)
 {
-    static const char *const names[] = DRIVERS;
     int (*copy)(void *, const void *, size_t, void *) = NULL;
     int (*synchronize)(void *) = NULL;
-    void *driver = NULL;
-    for (int i = 0; i < 2 && !driver; i++)
-        driver = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+    void *driver = open_gpu_driver();
     if (!driver)
         return -1;
     *(void **)&copy = dlsym(driver, NAME("cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync"));

@@ -61,6 +61,16 @@ void set_fault(enum fake_cufile_fault fault, uint64_t first, uint64_t count, int
     atomic_store(&fake->registered_count, 0);
 }
 
+void assert_files_closed(void)
+{
+    if (!fake)
+        return;
+    assert_int_equal(atomic_load(&fake->files), 0);
+    assert_int_equal(atomic_load(&fake->memories), 0);
+    assert_int_equal(atomic_load(&fake->drivers), 0);
+    assert_int_equal(atomic_load(&fake->bad_closes), 0);
+}
+
 void copy_all(void *target, const void *source_data, size_t bytes, enum k3_copy_kind copy_kind)
 {
     struct k3_dev_copy copy = {target, source_data, bytes, copy_kind};

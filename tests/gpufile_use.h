@@ -21,6 +21,8 @@ bool has_engine(void);
 bool find_fake(void);
 /* From here on this fault; counts from 0 again.  Nothing for a real library. */
 void set_fault(enum fake_cufile_fault fault, uint64_t first, uint64_t count, int code);
+/* All that was registered is given back, and the library's driver closed in good order. */
+void assert_files_closed(void);
 /* By the device under test. */
 void copy_all(void *target, const void *source_data, size_t bytes, enum k3_copy_kind copy_kind);
 /* Run again with the fakes: "fake cuda", then "fake hip"; how many failed. */
