@@ -307,8 +307,7 @@ test-real test-fault: tests
 
 # The drivers of this machine; `make check` has the same tests on fake ones.
 test-gpu: tests
-	@$(OUT)/tests/test_dev_gpu real
-	@[ ! -d tests/gpu ] || $(RUN_ENV) tests/scripts/run_scripts.sh tests/gpu
+	@$(RUN_ENV) tests/scripts/run_gpu.sh
 
 # Leaks are errors; detect_stack_use_after_return costs little and finds borrowed locals.  The exit
 # code is none of ours, so that no test that waits for exit 1 takes a report for it.

@@ -1,15 +1,13 @@
 /* Purpose: the io engines "cufile" and "hipfile": one body over the calls of either library, opened
  * at run time; threads that each have one synchronous read under way.
  * Owns: its threads, handles of files and registered memory of the library, the descriptors of
- * direct reads.  Libraries stay open for the life of the process, their drivers as long as an engine
- * is open.
- * Threads: one thread drives an open engine; its own threads touch the queues under the lock, and
- * the targets of reads that are in flight.
- * Errors: K3_EUNSUPPORTED where library, driver or file refuse; K3_ENOMEM; K3_EIO; K3_EUSAGE.
- * A failed read is a completion with sys_errno.
- * Invariants: waiting + running + done = in flight <= depth; every call of a library is made in the
- * context of the GPU; close waits for what runs before it gives anything back; the driver of the
- * library is closed while the context of the last engine is there. */
+ * direct reads.  Libraries stay open for the life of the process, their drivers as long as an
+ * engine is open. Threads: one thread drives an open engine; its own threads touch the queues under
+ * the lock, and the targets of reads that are in flight. Errors: K3_EUNSUPPORTED where library,
+ * driver or file refuse; K3_ENOMEM; K3_EIO; K3_EUSAGE. A failed read is a completion with
+ * sys_errno. Invariants: waiting + running + done = in flight <= depth; every call of a library is
+ * made in the context of the GPU; close waits for what runs before it gives anything back; the
+ * driver of the library is closed while the context of the last engine is there. */
 #include "io_gpufile.h"
 #include "io_done.h"
 #include "machine.h"

@@ -38,7 +38,7 @@ struct fake_cufile {
     int code;
     _Atomic uint64_t read_count, hit_count;
     _Atomic uint64_t registered_count;   /* reads into registered memory */
-    atomic_int bad_closes; /* with something registered, or without a context */
+    atomic_int bad_closes;               /* with something registered, or without a context */
     atomic_int drivers, files, memories; /* open or registered now */
 };
 
