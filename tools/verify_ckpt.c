@@ -131,14 +131,14 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
                           file_count);
     else
         k3_verify_checked(verify, "no SHA-256: none is recorded here");
-    if (count == 0)
+    if (count == 0 && verify->notices.count == 0) /* else a record is there, but outdated */
         k3_verify_say(&verify->unproved,
                       "names, shapes and sizes are right; contents were not judged, since no "
                       "digest is recorded beside them (a download by the Hugging Face client "
                       "records them)");
     else if (count < file_count)
         k3_verify_say(&verify->unproved,
-                      "contents of %u of %u files were not judged: no digest that is still good "
+                      "contents of %u of %u files were not judged: no SHA-256 that is still good "
                       "is recorded for them",
                       file_count - count, file_count);
     return 0;
