@@ -377,17 +377,15 @@ static void find_rate(struct k3_finding *finding, const struct place *place,
     k3_finding_value(finding, "%.2f GB/s: %s of %u file%s, 4 MiB, depth %u",
                      k3_bench_gb_per_s(&rate), k3_size_text(rate.bytes).s, reads.fd_count,
                      reads.fd_count == 1 ? "" : "s", READ_DEPTH);
-    if (all_bytes < RATE_BYTES_MIN) {
-        k3_finding_next(finding,
-                        "no advice is drawn from it: below %s a rate says little; measure with a "
-                        "set or a checkpoint of real size",
-                        k3_size_text(RATE_BYTES_MIN).s);
-        return;
-    }
     if (place->files.has_holes) {
         k3_finding_slower(finding, "%s is stored with holes, which are read without the drive",
                           place->files.names[0]);
         k3_finding_next(finding, "measure with a set or a checkpoint that is no sparse one");
+    } else if (all_bytes < RATE_BYTES_MIN) {
+        k3_finding_next(finding,
+                        "no advice is drawn from it: below %s a rate says little; measure with a "
+                        "set or a checkpoint of real size",
+                        k3_size_text(RATE_BYTES_MIN).s);
     } else if (!route->is_direct) {
         k3_finding_next(finding, "pages that were in memory already are counted as read: bench "
                                  "tells hot from cold");
