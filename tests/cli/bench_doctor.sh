@@ -13,7 +13,7 @@ route() { LC_ALL=C "$K3" doctor "$1" | sed -nE '/^[a-z]+ +route_page_cache/s/[0-
 head -c 100000 /dev/zero >empty/small
 route empty
 mkdir more
-head -c 17000000 /dev/zero >more/file
+head -c 17000000 /dev/urandom >more/file
 route more
 # What a killed doctor left of its temporary file goes; what only looks like it stays.
 touch more/.k3-doctor-0123456789abcdef more/.k3-doctor-notes more/.k3-doctor-0123456789abcdeg
