@@ -157,11 +157,11 @@ struct k3_opt_row {
     const char *choices;      /* K3_OPT_CHOICE: "a|b|c" */
     const char *help;         /* a phrase, no full stop */
     const char *group;        /* heading in the help */
-    uint64_t min;             /* K3_OPT_UINT, K3_OPT_UINT64 and each number of a list */
-    uint64_t max;
-    size_t field;      /* offset in struct k3_opts */
-    uint32_t commands; /* bit enum k3_command_id */
-    uint32_t required; /* of those, where it must be given */
+    uint64_t min;             /* of numbers, sizes and rates, and of each number of a list */
+    uint64_t max;             /* the same; of a size 0: none */
+    size_t field;             /* offset in struct k3_opts */
+    uint32_t commands;        /* bit enum k3_command_id */
+    uint32_t required;        /* of those, where it must be given */
 };
 
 enum k3_command_id {
