@@ -69,6 +69,9 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
 /* Open existing .k3-partial directories, read ranks and plan.json (malloc). */
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);
 
+/* Are the open .k3-partial directories still those that the directories hold?  K3_EUNSUPPORTED. */
+int k3_job_check_held(const struct k3_job *job, struct k3_err *err);
+
 /* Remove .k3-partial and what is in it. */
 int k3_job_clear_partial(struct k3_job *job, struct k3_err *err);
 /* Remove a finished or foreign set: the manifest first, then parts, units and source headers. */
