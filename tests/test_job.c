@@ -1,4 +1,4 @@
-/* Purpose: a run whose .k3-partial was put away has a lock that keeps nobody out; it must not begin.
+/* Purpose: a run whose .k3-partial was put away does not begin: its lock keeps nobody out.
  * Owns: a folder for each test, in TMPDIR.
  * Threads: one.
  * Errors: a failed assertion ends the test.
