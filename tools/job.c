@@ -252,6 +252,33 @@ static int open_partials(struct k3_job *job, bool create, struct k3_err *err)
     return 0;
 }
 
+/* A run that began or ended while this one started, or someone's hand, put our .k3-partial away: a
+ * lock on it keeps nobody out, and two runs would publish into one directory. */
+static int check_held(const struct k3_job *job, uint32_t dir, struct k3_err *err)
+{
+    struct stat ours, there;
+    if (fstat(job->partials[dir].fd, &ours))
+        return k3_fail_sys(err, errno, "%s: stat", job->partials[dir].path);
+    if (!fstatat(job->outs[dir].fd, K3_PARTIAL_NAME, &there, AT_SYMLINK_NOFOLLOW)) {
+        if (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+            return 0;
+    } else if (errno != ENOENT) {
+        return k3_fail_sys(err, errno, "%s: stat", job->partials[dir].path);
+    }
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: was removed or replaced while this run used it: see that no other "
+                   "conversion runs here, then run the same command again",
+                   job->partials[dir].path);
+}
+
+int k3_job_check_held(const struct k3_job *job, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++)
+        rc = check_held(job, i, err);
+    return rc;
+}
+
 /* One conversion at a time in a directory, or any number of its workers.  Again on a lock we have:
  * it is changed. */
 static int lock(struct k3_job *job, uint32_t dir, bool shared, struct k3_err *err)
@@ -263,7 +290,7 @@ static int lock(struct k3_job *job, uint32_t dir, bool shared, struct k3_err *er
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s: another conversion is running here: wait for it, or stop it",
                        job->outs[dir].path);
-    return 0;
+    return check_held(job, dir, err);
 }
 
 static int lock_all(struct k3_job *job, bool shared, struct k3_err *err)

@@ -86,6 +86,9 @@ struct k3_job_strays {
 };
 void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
 
+/* Are the open .k3-partial directories still those that the directories hold?  K3_EUNSUPPORTED. */
+int k3_job_check_held(const struct k3_job *job, struct k3_err *err);
+
 /* Remove .k3-partial and what is in it. */
 int k3_job_clear_partial(struct k3_job *job, struct k3_err *err);
 /* Remove a finished or foreign set: the manifest first, then parts, units and source headers. */
