@@ -41,6 +41,7 @@ fi
 load probe --device $device --io cufile
 code=$?
 cat probe.json probe.talk
+[ $code = 0 ] || [ ! -s cufile.log ] || tail -n 30 cufile.log
 [ $code = 4 ] && skip "cufile cannot run here"
 check "a load by --io cufile: exit $code" [ $code = 0 ]
 
