@@ -40,8 +40,8 @@ static uint32_t encode(const struct layout *to, float x)
     return code | (bits & ~ABS_MASK) >> to->sign_shift;
 }
 
-/* 464 and 61440 lie half way to the value that would follow the largest, whose code is even less
- * the one before it: ties go beyond, so they saturate too. */
+/* 464 and 61440 are ties between the largest value and a code that is no number: they saturate too.
+ */
 static const struct layout e4m3 = {24,          20,   120u << 3, 0x3c800000u,
                                    0x43e80000u, 0x7e, 0x7f,      0x1p14f};
 static const struct layout e5m2 = {24, 21, 112u << 2, 0x38800000u, 0x47700000u, 0x7b, 0x7f, 0x1p7f};
