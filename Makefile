@@ -27,7 +27,7 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prot
             -Wmissing-prototypes -Wvla
 INCLUDES := -Iformats -Iruntime -Iloader -Itools
 ALL_CPPFLAGS = $(INCLUDES) -D_GNU_SOURCE -DK3_VERSION='"$(VERSION)"' $(FEATURES) $(CPPFLAGS)
-ALL_CFLAGS   = -std=c11 -fPIC -fvisibility=default $(WARNINGS) $(CONFIG_FLAGS) $(CFLAGS) \
+ALL_CFLAGS   = -std=c11 -ffp-contract=off -fPIC -fvisibility=default $(WARNINGS) $(CONFIG_FLAGS) $(CFLAGS) \
                $(if $(filter 1,$(WERROR)),-Werror)
 ALL_LDFLAGS  = $(CONFIG_FLAGS) $(LDFLAGS)
 

@@ -67,7 +67,7 @@ const struct k3_quant_ops *k3_quant_ops(void); /* its loops */
  * K3_QUANT_FORM_COUNT: back to the choice by CPU. */
 void k3_quant_force(enum k3_quant_form form);
 
-/* Each form in a file of its own; NULL in the table of quant_ops.c where it was not built. */
+/* Each form in a file of its own; those of x86 are named in quant_x86.h. */
 extern const struct k3_quant_ops k3_quant_ops_scalar; /* quant_scalar.c */
 
 #endif
