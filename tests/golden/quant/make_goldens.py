@@ -5,7 +5,7 @@
     make_goldens.py --check FILE  makes them anew and compares with FILE; exit 1 where they differ
 
 Needs numpy, ml_dtypes, torch (CPU), torchao, compressed-tensors, nvidia-modelopt and requests, each
-from a package registry.  Made with: see GOLDENS in docs/QUANTIZATION.md.
+from a package registry.  Versions: docs/QUANTIZATION.md, 7.
 
 The file is a sequence of records: a line of words, then as many bytes as the line says.
     matrix NAME bf16 ROWS COLS BYTES            BF16 values, little-endian
