@@ -24,13 +24,13 @@
 #define FILE_BYTES_MAX   (1u << 20)
 #define MATRIX_COUNT_MAX 32
 #define WEIGHT_BYTES_MAX (1u << 16)
-#define WORD             "%31s "
+#define WORD_BYTES       65 /* a digest in hex is the longest */
 
 static uint8_t *file;
 static size_t file_bytes;
 
 struct matrix {
-    char name[32], dtype[32];
+    char name[WORD_BYTES], dtype[WORD_BYTES];
     uint64_t rows, cols, bytes;
     const uint8_t *data;
 };
@@ -94,9 +94,10 @@ static void check_elements(const char *name, const char *sha256)
 }
 
 struct cast {
-    char package[32], matrix[32], fmt[32], rule[32], conv[32];
+    char package[WORD_BYTES], matrix[WORD_BYTES], fmt[WORD_BYTES], rule[WORD_BYTES],
+        conv[WORD_BYTES];
     unsigned pow2, global_bits;
-    unsigned long weight_bytes, scale_bytes;
+    uint64_t weight_bytes, scale_bytes;
     const uint8_t *weight, *scale;
 };
 
@@ -163,37 +164,76 @@ static void check_cast(const struct cast *cast)
     same(cast, "weights", weight, cast->weight, cast->weight_bytes);
 }
 
+/* A word of a record's line; it is there, and short. */
+static void word(char **rest, char out[WORD_BYTES])
+{
+    const char *at = strsep(rest, " ");
+    assert_non_null(at);
+    assert_true(strlen(at) < WORD_BYTES);
+    memcpy(out, at, strlen(at) + 1);
+}
+
+static uint64_t number(char **rest, int base)
+{
+    char text[WORD_BYTES], *end;
+    word(rest, text);
+    uint64_t value = strtoul(text, &end, base);
+    assert_true(*text && !*end);
+    return value;
+}
+
+static size_t matrix_record(char *rest, size_t next)
+{
+    struct matrix *m = &matrix[matrix_count++];
+    assert_true(matrix_count <= MATRIX_COUNT_MAX);
+    word(&rest, m->name);
+    word(&rest, m->dtype);
+    m->rows = number(&rest, 10);
+    m->cols = number(&rest, 10);
+    m->bytes = number(&rest, 10);
+    m->data = file + next;
+    return next + m->bytes;
+}
+
+static size_t cast_record(char *rest, size_t next)
+{
+    struct cast c;
+    word(&rest, c.package);
+    word(&rest, c.matrix);
+    word(&rest, c.fmt);
+    word(&rest, c.rule);
+    word(&rest, c.conv);
+    c.pow2 = (unsigned)number(&rest, 10);
+    c.global_bits = (unsigned)number(&rest, 16);
+    c.weight_bytes = number(&rest, 10);
+    c.scale_bytes = number(&rest, 10);
+    assert_true(next + c.weight_bytes + c.scale_bytes <= file_bytes);
+    c.weight = file + next;
+    c.scale = c.weight + c.weight_bytes;
+    check_cast(&c);
+    return next + c.weight_bytes + c.scale_bytes;
+}
+
 /* The record at `at`; where the next one begins. */
 static size_t check_record(size_t at)
 {
-    char line[256], name[32], hex[K3_HEX_BYTES];
-    struct cast c;
+    char line[256], kind[WORD_BYTES], name[WORD_BYTES], hex[WORD_BYTES], *rest = line;
     const uint8_t *end = memchr(file + at, '\n', file_bytes - at);
     assert_non_null(end);
     size_t line_bytes = (size_t)(end - (file + at)), next = at + line_bytes + 1;
     assert_true(line_bytes < sizeof line);
     memcpy(line, file + at, line_bytes);
     line[line_bytes] = 0;
-    struct matrix *m = &matrix[matrix_count];
-    if (sscanf(line, "element %31s %64s", name, hex) == 2) {
-        check_elements(name, hex);
-        return next;
-    }
-    if (sscanf(line, "matrix " WORD WORD "%lu %lu %lu", m->name, m->dtype, &m->rows, &m->cols,
-               &m->bytes) == 5) {
-        assert_true(++matrix_count <= MATRIX_COUNT_MAX && next + m->bytes <= file_bytes);
-        m->data = file + next;
-        return next + m->bytes;
-    }
-    assert_int_equal(sscanf(line, "cast " WORD WORD WORD WORD WORD "%u %x %lu %lu", c.package,
-                            c.matrix, c.fmt, c.rule, c.conv, &c.pow2, &c.global_bits,
-                            &c.weight_bytes, &c.scale_bytes),
-                     9);
-    assert_true(next + c.weight_bytes + c.scale_bytes <= file_bytes);
-    c.weight = file + next;
-    c.scale = c.weight + c.weight_bytes;
-    check_cast(&c);
-    return next + c.weight_bytes + c.scale_bytes;
+    word(&rest, kind);
+    if (!strcmp(kind, "matrix"))
+        return matrix_record(rest, next);
+    if (!strcmp(kind, "cast"))
+        return cast_record(rest, next);
+    assert_string_equal(kind, "element");
+    word(&rest, name);
+    word(&rest, hex);
+    check_elements(name, hex);
+    return next;
 }
 
 static void check_all(enum k3_quant_form form)
