@@ -192,7 +192,7 @@ static uint8_t scale_of(const struct cast *cast, uint64_t g)
 
 static unsigned code_at(const uint8_t *packed, unsigned i)
 {
-    return packed[i / 2] >> (i % 2 * 4) & 15u;
+    return (unsigned)packed[i / 2] >> (i % 2 * 4) & 15u;
 }
 
 /* The largest magnitude code of a group; 7 where codes are not known. */
