@@ -192,7 +192,7 @@ static uint8_t scale_of(const struct cast *cast, uint64_t g)
 
 static unsigned code_at(const uint8_t *packed, unsigned i)
 {
-    return packed[i / 2] >> (i % 2 * 4) & 15u;
+    return (unsigned)packed[i / 2] >> (i % 2 * 4) & 15u;
 }
 
 /* The largest magnitude code of a group; 7 where codes are not known. */
@@ -410,7 +410,7 @@ static int nvfp4_breach(struct cast *cast, uint64_t g, uint8_t *out, struct k3_e
 static int to_nvfp4(struct cast *cast, uint64_t first, size_t count, const uint8_t range[2],
                     struct k3_err *err)
 {
-    uint8_t byte_of[256];
+    uint8_t byte_of[256] = {0};
     int max = cast->nvfp4_max, rc = 0;
     bool may_breach = range[1] > max || max - range[0] > NVFP4_SPREAD;
     uint8_t *out = (uint8_t *)cast->rows->weight + first * K3_MX_GROUP_BYTES;

@@ -103,10 +103,11 @@ struct k3_load_slots {
     bool is_pinned;
 };
 
-/* Arrived chunks that will be checked by one operation. */
+/* Arrived chunks of a lane that will be checked by one operation. */
 struct k3_load_batch {
     struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_CHUNK_UNITS];
     uint32_t check_count, unit_count, scratch_count;
+    uint32_t due_units; /* so many are checked together */
 };
 
 /* Some units of a part. */
@@ -146,7 +147,7 @@ struct k3_load_leg {
     struct k3_dev *dev;
     struct k3_load_chunk *chunks; /* of the load's table */
     struct k3_load_slots slots;
-    struct k3_load_batch batch;
+    struct k3_load_batch *batches; /* one for each lane; owned */
     struct k3_load_waits waits;
     struct k3_load_open_check *open_checks; /* a ring, of a trace; owned */
     uint32_t open_check_begin, open_check_count;

@@ -204,13 +204,13 @@ static int gather(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_p
 /* Operations of a lane run in order, so its scratch is free again behind each flush. */
 static uint8_t *take_scratch(struct k3_load_leg *leg, uint32_t lane)
 {
-    uint64_t number = (uint64_t)lane * K3_LOAD_SCRATCH_UNITS + leg->batch.scratch_count++;
+    uint64_t number = (uint64_t)lane * K3_LOAD_SCRATCH_UNITS + leg->batches[lane].scratch_count++;
     return leg->scratch + number * K3_UNIT_BYTES;
 }
 
 int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *err)
 {
-    struct k3_load_batch *batch = &leg->batch;
+    struct k3_load_batch *batch = &leg->batches[lane];
     int rc = 0;
     if (batch->check_count) {
         k3_load_trace_checks(leg, lane);
@@ -219,6 +219,7 @@ int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *
     batch->check_count = 0;
     batch->unit_count = 0;
     batch->scratch_count = 0;
+    batch->due_units = leg->batch_units;
     return rc;
 }
 
@@ -235,7 +236,7 @@ static bool goes_on(const struct k3_dev_check *a, const struct k3_dev_check *b)
 static int add_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_load_part *part,
                      uint32_t unit, struct k3_err *err)
 {
-    struct k3_load_batch *batch = &leg->batch;
+    struct k3_load_batch *batch = &leg->batches[lane];
     const uint64_t offset = (uint64_t)unit * K3_UNIT_BYTES;
     const struct k3_load_piece *piece = piece_at(part, offset);
     struct k3_dev_check check = {

@@ -20,8 +20,7 @@ struct run {
     uint64_t next;       /* chunk to submit */
     uint64_t done_count; /* chunks that came back */
     uint32_t in_flight;
-    uint32_t lane;       /* the next chunks go to it */
-    uint32_t lane_units; /* that went there since it was chosen */
+    uint32_t lane; /* the next chunk goes to it */
     bool tells;
 };
 
@@ -212,11 +211,21 @@ static void drop_engine(struct run *run)
 
 /* ---- what arrived ---- */
 
-/* Checks run behind the copies of their lane, so a batch stays on one lane. */
-static int next_lane(struct run *run, struct k3_err *err)
+/* The checks of a lane hold up the copies behind them.  So chunks go to the lanes in turn, and
+ * lanes are due at different times: the others bring what the bus can while one checks. */
+static void set_lanes_apart(struct k3_load_leg *leg)
 {
-    int rc = k3_load_checks_flush(run->leg, run->lane, err);
-    run->lane = (run->lane + 1) % run->leg->lane_count;
+    for (uint32_t lane = 0; lane < leg->lane_count; lane++) {
+        leg->batches[lane] = (struct k3_load_batch){0};
+        leg->batches[lane].due_units = leg->batch_units * (lane + 1) / leg->lane_count;
+    }
+}
+
+static int flush_lanes(struct k3_load_leg *leg, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t lane = 0; lane < leg->lane_count && !rc; lane++)
+        rc = k3_load_checks_flush(leg, lane, err);
     return rc;
 }
 
@@ -233,11 +242,10 @@ static int copy_and_check(struct run *run, uint64_t number, struct k3_err *err)
     }
     if (!rc && leg->load->verify)
         rc = k3_load_check_units(leg, run->lane, &units, err);
-    run->lane_units += chunk->unit_count;
-    if (rc || run->lane_units < leg->batch_units)
-        return rc;
-    run->lane_units = 0;
-    return next_lane(run, err);
+    if (!rc && leg->batches[run->lane].unit_count >= leg->batches[run->lane].due_units)
+        rc = k3_load_checks_flush(leg, run->lane, err);
+    run->lane = (run->lane + 1) % leg->lane_count;
+    return rc;
 }
 
 /* One completion: copy it on, begin its check, or leave the chunk to a second read. */
@@ -327,7 +335,7 @@ static int transfer(struct run *run, struct k3_err *err)
             rc = run->tells ? k3_load_tell(leg->load, false, err) : k3_load_stopped(leg->load, err);
     }
     drain(run);
-    return rc ? rc : next_lane(run, err);
+    return rc ? rc : flush_lanes(run->leg, err);
 }
 
 /* Copies and checks borrow memory until their lane was waited for: all lanes, also behind a
@@ -361,7 +369,7 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
         leg->chunks[i].state = K3_CHUNK_WAITING;
     leg->reread_units = 0;
     memset(&leg->waits, 0, sizeof leg->waits);
-    memset(&leg->batch, 0, sizeof leg->batch);
+    set_lanes_apart(leg);
     reset_slots(&leg->slots);
     double begin_seconds = k3_load_now();
     struct run run = {.leg = leg, .tells = tells};

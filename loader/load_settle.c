@@ -147,7 +147,7 @@ static int check_all(struct k3_load_leg *leg, struct k3_err *err)
         rc = k3_load_stopped(leg->load, err);
         if (!rc)
             rc = k3_load_check_units(leg, lane, &units, err);
-        if (!rc && leg->batch.unit_count >= leg->batch_units) {
+        if (!rc && leg->batches[lane].unit_count >= leg->batch_units) {
             rc = k3_load_checks_flush(leg, lane, err);
             lane = (lane + 1) % leg->lane_count;
         }

@@ -81,8 +81,8 @@ static uint32_t part_of_result(const struct k3_load *load, const uint8_t *result
 void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane)
 {
     struct k3_load *load = leg->load;
-    for (uint32_t i = 0; leg->open_checks && i < leg->batch.check_count; i++) {
-        const struct k3_dev_check *check = &leg->batch.checks[i];
+    for (uint32_t i = 0; leg->open_checks && i < leg->batches[lane].check_count; i++) {
+        const struct k3_dev_check *check = &leg->batches[lane].checks[i];
         const uint32_t part = part_of_result(load, check->result);
         if (leg->open_check_count == K3_LOAD_OPEN_CHECK_COUNT)
             return; /* the trace has room for no more at once; the checks go on */

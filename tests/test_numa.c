@@ -10,6 +10,7 @@
 #include "load_internal.h"
 #include "mem.h"
 #include "numa.h"
+#include "workers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -270,6 +271,13 @@ static void test_threads(void **state)
     for (uint32_t i = 0; i < 8; i++)
         legs[i].place = (struct k3_numa_place){.node = K3_NUMA_NONE};
     assert_int_equal(k3_load_leg_threads(&legs[0], false), 0); /* as the engine thinks best */
+    legs[0].slots.count = 32; /* its own thread copies, and spins */
+    const uint32_t with_slots = k3_load_leg_threads(&legs[0], false);
+    assert_true(with_slots >= 4 && (with_slots == 4 || with_slots + 1 == k3_cpu_count()));
+    legs[0].place = (struct k3_numa_place){.node = 0, .cpu_count = 10};
+    assert_int_equal(k3_load_leg_threads(&legs[0], false), 9);
+    legs[0].slots.count = 0;
+    legs[0].place = (struct k3_numa_place){.node = K3_NUMA_NONE};
     load.leg_count = 8;
     assert_true(k3_load_leg_threads(&legs[0], false) >= 4);
 }

@@ -16,6 +16,7 @@
 #define ROUND_COUNT    7
 #define SLOT_BYTES     ((size_t)4 << 20)
 #define SLOT_COUNT     32u
+#define LANE_COUNT     4u
 
 static double now(void)
 {
@@ -132,6 +133,30 @@ static int find_flips(struct bench *b)
     return 0;
 }
 
+/* Slots in turn over the lanes. */
+static int copy_rate(struct bench *b, void *pool, uint32_t lane_count)
+{
+    double rate[ROUND_COUNT];
+    int rc = 0;
+    for (int r = -1; r < ROUND_COUNT && !rc; r++) {
+        double begin = now();
+        for (uint32_t i = 0; i < 2048 && !rc; i++) {
+            struct k3_dev_copy copy = {(uint8_t *)b->data + (i % 256) * SLOT_BYTES,
+                                       (uint8_t *)pool + (i % SLOT_COUNT) * SLOT_BYTES, SLOT_BYTES,
+                                       K3_COPY_HOST_TO_DEV};
+            rc = b->ops->copy_begin(b->dev, i % lane_count, &copy, &b->err);
+        }
+        for (uint32_t lane = 0; lane < lane_count && !rc; lane++)
+            rc = b->ops->copy_wait(b->dev, lane, K3_DEV_WAIT_ALL, &b->err);
+        if (r >= 0)
+            rate[r] = 2048.0 * SLOT_BYTES / (now() - begin) / 1e9;
+    }
+    if (!rc)
+        printf("copy   pinned slots of 4 MiB, %u lane%s   %8.1f GB/s\n", lane_count,
+               lane_count == 1 ? " " : "s", median(rate, ROUND_COUNT));
+    return rc;
+}
+
 static int copies(struct bench *b)
 {
     void *pool = NULL;
@@ -145,30 +170,16 @@ static int copies(struct bench *b)
     if (rc)
         return rc;
     printf("pin    %zu MiB in %.1f ms\n", pool_bytes >> 20, (now() - begin) * 1e3);
-    double rate[ROUND_COUNT];
-    for (int r = -1; r < ROUND_COUNT && !rc; r++) {
-        begin = now();
-        for (uint32_t i = 0; i < 2048 && !rc; i++) {
-            struct k3_dev_copy copy = {(uint8_t *)b->data + (i % 256) * SLOT_BYTES,
-                                       (uint8_t *)pool + (i % SLOT_COUNT) * SLOT_BYTES, SLOT_BYTES,
-                                       K3_COPY_HOST_TO_DEV};
-            rc = b->ops->copy_begin(b->dev, 0, &copy, &b->err);
-        }
-        if (!rc)
-            rc = b->ops->copy_wait(b->dev, 0, K3_DEV_WAIT_ALL, &b->err);
-        if (r >= 0)
-            rate[r] = 2048.0 * SLOT_BYTES / (now() - begin) / 1e9;
-    }
+    for (uint32_t lane_count = 1; lane_count <= LANE_COUNT && !rc; lane_count *= 2)
+        rc = copy_rate(b, pool, lane_count);
     b->ops->unpin(b->dev, pool, pool_bytes);
     k3_mem_free(pool, pool_bytes);
-    if (!rc)
-        printf("copy   pinned slots of 4 MiB             %8.1f GB/s\n", median(rate, ROUND_COUNT));
     return rc;
 }
 
 static int run(struct bench *b)
 {
-    struct k3_dev_options options = {.index = 0, .lane_count = 4};
+    struct k3_dev_options options = {.index = 0, .lane_count = LANE_COUNT};
     const size_t bytes = (size_t)UNIT_COUNT_MAX * K3_UNIT_BYTES;
     double begin = now();
     int rc = b->ops->open(&options, &b->dev, &b->err);
@@ -189,7 +200,7 @@ static int run(struct bench *b)
     if (!rc)
         rc = rates(b, 1);
     if (!rc)
-        rc = rates(b, 4);
+        rc = rates(b, LANE_COUNT);
     if (!rc)
         rc = copies(b);
     if (b->data)
