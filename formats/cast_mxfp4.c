@@ -154,7 +154,7 @@ struct cast {
     const struct k3_qrows *rows;
     struct k3_qstats *stats; /* NULL: breaches are counted only */
     uint64_t breach_count;
-    uint64_t by_scale[256]; /* sums of (2 * value)^2 */
+    uint64_t by_scale[2][256]; /* sums of (2 * value)^2, of even and odd groups */
     int nvfp4_max;
 };
 
@@ -265,10 +265,12 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
     uint16_t squares[PIECE_GROUPS];
     const uint8_t *scale = (const uint8_t *)cast->rows->x_scale + first;
     k3_quant_ops()->mx_squares(codes_of(cast, first), count, squares);
-    for (size_t g = 0; g < count; g++) {
-        cast->by_scale[scale[g]] += squares[g];
-        cast->stats->zero_groups += squares[g] == 0;
+    size_t zero_count = 0;
+    for (size_t g = 0; g < count; g++) { /* equal scales follow each other: two sums in turn */
+        cast->by_scale[g % 2][scale[g]] += squares[g];
+        zero_count += squares[g] == 0;
     }
+    cast->stats->zero_groups += zero_count;
     cast->stats->group_count += count;
     cast->stats->value_count += count * K3_MX_GROUP;
 }
@@ -276,7 +278,7 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
 static void end(struct cast *cast)
 {
     for (int byte = 0; byte < 255; byte++)
-        k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[byte],
+        k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[0][byte] + cast->by_scale[1][byte],
                            2 * (byte - K3_F32_EXP_BIAS) - 2);
     cast->stats->breach_groups += cast->breach_count;
 }

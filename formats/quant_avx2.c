@@ -74,12 +74,23 @@ INLINE __m256 through_bf16(__m256 v)
     return _mm256_castsi256_ps(_mm256_and_si256(bits, DWORDS(0xffff0000)));
 }
 
+/* The scale of a group; a quotient by a power of two is a product, rounded the same. */
+struct by {
+    __m256 scale, inverse;
+    bool is_pow2;
+};
+
+INLINE __m256 quotient(__m256 x, struct by by)
+{
+    return by.is_pow2 ? _mm256_mul_ps(x, by.inverse) : _mm256_div_ps(x, by.scale);
+}
+
 /* Codes of the values with these FP32 bits, each in a dword. */
-INLINE __m256i float_step(enum k3_quant_kind kind, __m256i bits, __m256 scale, struct sums *s,
+INLINE __m256i float_step(enum k3_quant_kind kind, __m256i bits, struct by by, struct sums *s,
                           int upper)
 {
     __m256 x = _mm256_castsi256_ps(_mm256_and_si256(bits, DWORDS(0x7fffffff)));
-    __m256 q = _mm256_div_ps(x, scale);
+    __m256 q = quotient(x, by);
     if (kind == K3_QK_E4M3_BF16)
         q = through_bf16(q);
     q = _mm256_min_ps(q, _mm256_set1_ps(K3_QK_MOST(kind)));
@@ -88,7 +99,7 @@ INLINE __m256i float_step(enum k3_quant_kind kind, __m256i bits, __m256 scale, s
                                     DWORDS(K3_QK_LEAST(kind)));
     __m256i adder = _mm256_add_epi32(over, DWORDS(K3_QK_LEAST(kind) + K3_QK_RAISE(kind)));
     __m256 sum = _mm256_add_ps(q, _mm256_castsi256_ps(adder));
-    __m256 y = _mm256_mul_ps(_mm256_sub_ps(sum, _mm256_castsi256_ps(adder)), scale);
+    __m256 y = _mm256_mul_ps(_mm256_sub_ps(sum, _mm256_castsi256_ps(adder)), by.scale);
     account(s, upper, x, y);
     __m256i code = _mm256_add_epi32(_mm256_sub_epi32(_mm256_castps_si256(sum), adder),
                                     _mm256_srli_epi32(over, K3_QK_CODES(kind)));
@@ -96,34 +107,34 @@ INLINE __m256i float_step(enum k3_quant_kind kind, __m256i bits, __m256 scale, s
     return _mm256_or_si256(code, _mm256_and_si256(sign, DWORDS(K3_QK_SIGN(kind))));
 }
 
-INLINE __m256i int_step(enum k3_quant_kind kind, __m256i bits, __m256 scale, struct sums *s,
+INLINE __m256i int_step(enum k3_quant_kind kind, __m256i bits, struct by by, struct sums *s,
                         int upper)
 {
     const float low = kind == K3_QK_INT8 ? -128 : -8, high = kind == K3_QK_INT8 ? 127 : 7;
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 x = _mm256_castsi256_ps(bits), q = _mm256_div_ps(x, scale);
+    __m256 x = _mm256_castsi256_ps(bits), q = quotient(x, by);
     q = _mm256_min_ps(_mm256_max_ps(q, _mm256_set1_ps(low)), _mm256_set1_ps(high));
     __m256i code = _mm256_cvtps_epi32(q); /* the rounding mode is the default one */
-    __m256 y = _mm256_mul_ps(_mm256_cvtepi32_ps(code), scale);
+    __m256 y = _mm256_mul_ps(_mm256_cvtepi32_ps(code), by.scale);
     account(s, upper, _mm256_andnot_ps(sign, x), _mm256_andnot_ps(sign, y));
     return kind == K3_QK_INT4 ? _mm256_add_epi32(code, DWORDS(8))
                               : _mm256_and_si256(code, DWORDS(0xff));
 }
 
-INLINE __m256i half_step(enum k3_quant_kind kind, __m128i bf16, __m256 scale, struct sums *s,
+INLINE __m256i half_step(enum k3_quant_kind kind, __m128i bf16, struct by by, struct sums *s,
                          int upper)
 {
     __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16);
-    return K3_QK_IS_INT(kind) ? int_step(kind, bits, scale, s, upper)
-                              : float_step(kind, bits, scale, s, upper);
+    return K3_QK_IS_INT(kind) ? int_step(kind, bits, by, s, upper)
+                              : float_step(kind, bits, by, s, upper);
 }
 
 /* Sixteen values to the bytes of their codes. */
-INLINE void step(enum k3_quant_kind kind, const uint8_t *x, __m256 scale, struct sums *s,
+INLINE void step(enum k3_quant_kind kind, const uint8_t *x, struct by by, struct sums *s,
                  uint8_t *out)
 {
-    __m256i low = half_step(kind, LOAD_16_BYTES(x), scale, s, 0);
-    __m256i high = half_step(kind, LOAD_16_BYTES(x + STEP), scale, s, 1);
+    __m256i low = half_step(kind, LOAD_16_BYTES(x), by, s, 0);
+    __m256i high = half_step(kind, LOAD_16_BYTES(x + STEP), by, s, 1);
     __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
     __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words),
                                      _mm256_extracti128_si256(words, 1));
@@ -135,22 +146,34 @@ INLINE void step(enum k3_quant_kind kind, const uint8_t *x, __m256 scale, struct
     }
 }
 
+/* Values [i, end) of a run, one group. */
+INLINE void group(enum k3_quant_kind kind, const struct k3_qrun *run, size_t i, size_t end,
+                  struct by by, struct sums *s)
+{
+    for (; i + STEP <= end; i += STEP)
+        step(kind, run->x + 2 * i, by, s, run->out + K3_QK_BYTES(kind, i));
+    if (i < end) {
+        uint8_t x[2 * STEP] = {0}, out[STEP];
+        memcpy(x, run->x + 2 * i, 2 * (end - i));
+        step(kind, x, by, s, out);
+        memcpy(run->out + K3_QK_BYTES(kind, i), out, K3_QK_BYTES(kind, end - i));
+    }
+}
+
 INLINE void run_all(enum k3_quant_kind kind, const struct k3_qrun *run, struct k3_qlanes *lanes)
 {
     struct sums s;
     load_sums(lanes, &s);
-    const float *scale_of = run->scale;
-    for (size_t begin = 0; begin < run->count; begin += run->group_cols) {
-        size_t left = run->count - begin, i = begin;
-        size_t end = begin + (left < run->group_cols ? left : run->group_cols);
-        __m256 scale = _mm256_set1_ps(*scale_of++);
-        for (; i + STEP <= end; i += STEP)
-            step(kind, run->x + 2 * i, scale, &s, run->out + K3_QK_BYTES(kind, i));
-        if (i < end) {
-            uint8_t x[2 * STEP] = {0}, out[STEP];
-            memcpy(x, run->x + 2 * i, 2 * (end - i));
-            step(kind, x, scale, &s, out);
-            memcpy(run->out + K3_QK_BYTES(kind, i), out, K3_QK_BYTES(kind, end - i));
+    const float *scale = run->scale;
+    for (size_t i = 0; i < run->count; i += run->group_cols, scale++) {
+        size_t end = run->count - i < run->group_cols ? run->count : i + run->group_cols;
+        float inverse = k3_quant_inverse(*scale);
+        struct by by = {_mm256_set1_ps(*scale), _mm256_set1_ps(inverse), true};
+        if (inverse > 0) {
+            group(kind, run, i, end, by, &s);
+        } else {
+            by.is_pow2 = false;
+            group(kind, run, i, end, by, &s);
         }
     }
     store_sums(&s, lanes);
@@ -279,6 +302,8 @@ TARGET static void range(const uint8_t *bytes, size_t count, uint8_t *min, uint8
 
 const struct k3_quant_ops k3_quant_ops_avx2 = {
     .amax = amax,
+    .nvfp4_scales = k3_nvfp4_scales_scalar,
+    .saturated = k3_saturated_scalar,
     .e2m1 = e2m1,
     .e4m3 = e4m3,
     .int8 = int8,

@@ -71,70 +71,100 @@ INLINE __m512 through_bf16(__m512 v)
     return _mm512_castsi512_ps(_mm512_and_si512(bits, DWORDS(0xffff0000)));
 }
 
-/* Codes of the values with these FP32 bits, one in the low byte of each dword. */
-INLINE __m512i float_step(enum k3_quant_kind kind, __m512i bits, __m512 scale, struct sums *s)
+/* The scale of a group; a quotient by a power of two is a product, rounded the same. */
+struct by {
+    __m512 scale, inverse;
+    bool is_pow2;
+};
+
+INLINE __m512 quotient(__m512 x, struct by by)
 {
-    __m512 x = _mm512_castsi512_ps(_mm512_and_si512(bits, DWORDS(0x7fffffff)));
-    __m512 q = _mm512_div_ps(x, scale);
-    if (kind == K3_QK_E4M3_BF16)
-        q = through_bf16(q);
+    return by.is_pow2 ? _mm512_mul_ps(x, by.inverse) : _mm512_div_ps(x, by.scale);
+}
+
+/* The code of a magnitude; *value becomes its value. */
+INLINE __m512i float_code(enum k3_quant_kind kind, __m512 q, __m512 *value)
+{
     q = _mm512_min_ps(q, _mm512_set1_ps(K3_QK_MOST(kind)));
     __m512i e = _mm512_and_si512(_mm512_castps_si512(q), DWORDS(K3_QK_EXPONENT));
     __m512i over = _mm512_sub_epi32(_mm512_max_epi32(e, DWORDS(K3_QK_LEAST(kind))),
                                     DWORDS(K3_QK_LEAST(kind)));
     __m512i adder = _mm512_add_epi32(over, DWORDS(K3_QK_LEAST(kind) + K3_QK_RAISE(kind)));
     __m512 sum = _mm512_add_ps(q, _mm512_castsi512_ps(adder));
-    account(s, x, _mm512_mul_ps(_mm512_sub_ps(sum, _mm512_castsi512_ps(adder)), scale));
-    __m512i code = _mm512_add_epi32(_mm512_sub_epi32(_mm512_castps_si512(sum), adder),
-                                    _mm512_srli_epi32(over, K3_QK_CODES(kind)));
+    *value = _mm512_sub_ps(sum, _mm512_castsi512_ps(adder));
+    return _mm512_add_epi32(_mm512_sub_epi32(_mm512_castps_si512(sum), adder),
+                            _mm512_srli_epi32(over, K3_QK_CODES(kind)));
+}
+
+/* Codes of the values with these FP32 bits, one in the low byte of each dword. */
+INLINE __m512i float_step(enum k3_quant_kind kind, __m512i bits, struct by by, struct sums *s)
+{
+    __m512 x = _mm512_castsi512_ps(_mm512_and_si512(bits, DWORDS(0x7fffffff)));
+    __m512 q = quotient(x, by), value;
+    if (kind == K3_QK_E4M3_BF16)
+        q = through_bf16(q);
+    __m512i code = float_code(kind, q, &value);
+    account(s, x, _mm512_mul_ps(value, by.scale));
     __m512i sign = _mm512_srli_epi32(bits, K3_QK_SIGNED(kind));
     return _mm512_or_si512(code, _mm512_and_si512(sign, DWORDS(K3_QK_SIGN(kind))));
 }
 
-INLINE __m512i int_step(enum k3_quant_kind kind, __m512i bits, __m512 scale, struct sums *s)
+INLINE __m512i int_step(enum k3_quant_kind kind, __m512i bits, struct by by, struct sums *s)
 {
     const float low = kind == K3_QK_INT8 ? -128 : -8, high = kind == K3_QK_INT8 ? 127 : 7;
-    __m512 q = _mm512_div_ps(_mm512_castsi512_ps(bits), scale);
+    __m512 q = quotient(_mm512_castsi512_ps(bits), by);
     q = _mm512_min_ps(_mm512_max_ps(q, _mm512_set1_ps(low)), _mm512_set1_ps(high));
     __m512i code = _mm512_cvt_roundps_epi32(q, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(code), scale);
+    __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(code), by.scale);
     account(s, _mm512_abs_ps(_mm512_castsi512_ps(bits)), _mm512_abs_ps(y));
     return kind == K3_QK_INT4 ? _mm512_add_epi32(code, DWORDS(8)) : code;
 }
 
 /* Sixteen values as BF16 to the bytes of their codes, in the low half or all of the result. */
-INLINE __m128i step(enum k3_quant_kind kind, __m256i bf16, __m512 scale, struct sums *s)
+INLINE __m128i step(enum k3_quant_kind kind, __m256i bf16, struct by by, struct sums *s)
 {
     __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16);
-    __m512i code = K3_QK_IS_INT(kind) ? int_step(kind, bits, scale, s)
-                                      : float_step(kind, bits, scale, s);
+    __m512i code = K3_QK_IS_INT(kind) ? int_step(kind, bits, by, s)
+                                      : float_step(kind, bits, by, s);
     if (K3_QK_IS_NIBBLE(kind))
         return _mm512_cvtepi64_epi8(_mm512_or_si512(code, _mm512_srli_epi64(code, 28)));
     return _mm512_cvtepi32_epi8(code);
+}
+
+/* Values [i, end) of a run, one group. */
+INLINE void group(enum k3_quant_kind kind, const struct k3_qrun *run, size_t i, size_t end,
+                  struct by by, struct sums *s)
+{
+    for (; i + STEP <= end; i += STEP) {
+        __m128i bytes = step(kind, LOAD_32_BYTES(run->x + 2 * i), by, s);
+        uint8_t *out = run->out + K3_QK_BYTES(kind, i);
+        if (K3_QK_IS_NIBBLE(kind))
+            _mm_storel_epi64((__m128i *)(void *)out, bytes);
+        else
+            _mm_storeu_si128((__m128i *)(void *)out, bytes);
+    }
+    if (i < end) {
+        __m256i bf16 = _mm256_maskz_loadu_epi16(FIRST_OF_16(end - i), run->x + 2 * i);
+        __m128i bytes = step(kind, bf16, by, s);
+        _mm_mask_storeu_epi8(run->out + K3_QK_BYTES(kind, i),
+                             FIRST_OF_16(K3_QK_BYTES(kind, end - i)), bytes);
+    }
 }
 
 INLINE void run_all(enum k3_quant_kind kind, const struct k3_qrun *run, struct k3_qlanes *lanes)
 {
     struct sums s;
     load_sums(lanes, &s);
-    const float *scale_of = run->scale;
-    for (size_t begin = 0; begin < run->count; begin += run->group_cols) {
-        size_t left = run->count - begin, i = begin;
-        size_t end = begin + (left < run->group_cols ? left : run->group_cols);
-        __m512 scale = _mm512_set1_ps(*scale_of++);
-        for (; i + STEP <= end; i += STEP) {
-            __m128i bytes = step(kind, LOAD_32_BYTES(run->x + 2 * i), scale, &s);
-            uint8_t *out = run->out + K3_QK_BYTES(kind, i);
-            if (K3_QK_IS_NIBBLE(kind))
-                _mm_storel_epi64((__m128i *)(void *)out, bytes);
-            else
-                _mm_storeu_si128((__m128i *)(void *)out, bytes);
-        }
-        if (i < end) {
-            __m256i bf16 = _mm256_maskz_loadu_epi16(FIRST_OF_16(end - i), run->x + 2 * i);
-            __m128i bytes = step(kind, bf16, scale, &s);
-            _mm_mask_storeu_epi8(run->out + K3_QK_BYTES(kind, i),
-                                 FIRST_OF_16(K3_QK_BYTES(kind, end - i)), bytes);
+    const float *scale = run->scale;
+    for (size_t i = 0; i < run->count; i += run->group_cols, scale++) {
+        size_t end = run->count - i < run->group_cols ? run->count : i + run->group_cols;
+        float inverse = k3_quant_inverse(*scale);
+        struct by by = {_mm512_set1_ps(*scale), _mm512_set1_ps(inverse), true};
+        if (inverse > 0) {
+            group(kind, run, i, end, by, &s);
+        } else {
+            by.is_pow2 = false;
+            group(kind, run, i, end, by, &s);
         }
     }
     store_sums(&s, lanes);
@@ -203,6 +233,70 @@ TARGET static void amax(const uint8_t *x, size_t count, size_t group_cols, uint1
                 _mm256_and_si256(LOAD_32_BYTES(x + 2 * begin), _mm256_set1_epi16(0x7fff)));
     for (; begin < count; begin += group_cols)
         *out++ = amax_of(x + 2 * begin, count - begin < group_cols ? count - begin : group_cols);
+}
+
+/* ---- scales ---- */
+
+/* The FP32 values of up to sixteen BF16 codes; the others are 0. */
+INLINE __m512 values_of(const uint16_t *codes, __mmask16 mask)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, codes));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+/* Scale bytes, one in each dword, and *scale by amax. */
+INLINE __m512i nvfp4_step(bool is_multiplier, __m512 amax_of, __m512 global, __m512 *scale)
+{
+    const __m512 zero = _mm512_setzero_ps(), most = _mm512_set1_ps(K3_E2M1_MAX);
+    __m512 value;
+    __m512i byte;
+    if (is_multiplier) {
+        const __m512 least = _mm512_set1_ps(K3_NVFP4_LEAST);
+        __m512 want = _mm512_div_ps(amax_of, _mm512_mul_ps(most, global));
+        __mmask16 is_some = _mm512_cmp_ps_mask(want, zero, _CMP_GT_OQ);
+        __mmask16 is_small = _mm512_mask_cmp_ps_mask(is_some, want, least, _CMP_LT_OQ);
+        byte = float_code(K3_QK_E4M3, _mm512_mask_mov_ps(want, is_small, least), &value);
+        byte = _mm512_mask_mov_epi32(DWORDS(K3_NVFP4_ONE_BYTE), is_some, byte);
+        value = _mm512_mask_mov_ps(_mm512_set1_ps(1), is_some, value);
+        *scale = _mm512_mul_ps(value, global);
+    } else {
+        __m512 want = _mm512_mul_ps(global, _mm512_div_ps(amax_of, most));
+        byte = float_code(K3_QK_E4M3, want, &value);
+        __mmask16 is_some = _mm512_test_epi32_mask(byte, byte);
+        byte = _mm512_mask_mov_epi32(DWORDS(K3_NVFP4_ZERO_BYTE), is_some, byte);
+        value = _mm512_mask_mov_ps(_mm512_set1_ps(0.125f), is_some, value);
+        *scale = _mm512_div_ps(value, global);
+    }
+    __mmask16 is_above = _mm512_cmp_ps_mask(*scale, zero, _CMP_GT_OQ);
+    *scale = _mm512_mask_mov_ps(_mm512_set1_ps(K3_NVFP4_TINY), is_above, *scale);
+    return byte;
+}
+
+TARGET static void nvfp4_scales(const struct k3_nvfp4_groups *groups)
+{
+    __m512 global = _mm512_set1_ps(groups->global), scale;
+    for (size_t g = 0; g < groups->count; g += STEP) {
+        size_t left = groups->count - g;
+        __mmask16 mask = FIRST_OF_16(left < STEP ? left : STEP);
+        __m512i byte = nvfp4_step(groups->is_multiplier, values_of(groups->amax + g, mask), global,
+                                  &scale);
+        _mm_mask_storeu_epi8(groups->byte + g, mask, _mm512_cvtepi32_epi8(byte));
+        _mm512_mask_storeu_ps(groups->scale + g, mask, scale);
+    }
+}
+
+TARGET static size_t saturated(const uint16_t *amax_of, const float *scale, size_t count,
+                               float most)
+{
+    size_t found = 0;
+    for (size_t g = 0; g < count; g += STEP) {
+        __mmask16 mask = FIRST_OF_16(count - g < STEP ? count - g : STEP);
+        __m512 q = _mm512_div_ps(values_of(amax_of + g, mask),
+                                 _mm512_mask_loadu_ps(_mm512_set1_ps(1), mask, scale + g));
+        found += (size_t)__builtin_popcount(
+            _mm512_cmp_ps_mask(q, _mm512_set1_ps(most), _CMP_GT_OQ));
+    }
+    return found;
 }
 
 /* ---- MXFP4 ---- */
@@ -295,6 +389,8 @@ TARGET static void range(const uint8_t *bytes, size_t count, uint8_t *min, uint8
 
 const struct k3_quant_ops k3_quant_ops_avx512 = {
     .amax = amax,
+    .nvfp4_scales = nvfp4_scales,
+    .saturated = saturated,
     .e2m1 = e2m1,
     .e4m3 = e4m3,
     .int8 = int8,

@@ -18,11 +18,8 @@
 #define PIECE_GROUPS    (PIECE_COLS / GROUP_COLS_MIN)
 #define BLOCK           128u
 #define MX_GROUP        32u
-#define NVFP4_ZERO_BYTE 0x20     /* 0.125: what compressed-tensors makes of a scale of zero */
-#define NVFP4_ONE_BYTE  0x38     /* 1: what ModelOpt makes of it */
 #define FP8_ZERO_SCALE  0x1p-23f /* epsilon of FP32, the same for an FP8 scale */
 #define BF16_ZERO_SCALE 0x1p-7f  /* epsilon of BF16, for scales stored or computed in BF16 */
-#define F32_TINY        0x1p-149f
 
 /* One piece of a row, and what its groups get. */
 struct piece {
@@ -101,24 +98,6 @@ float k3_quant_global(const struct k3_qparams *params, uint16_t amax_bits)
     return (k3_f32_bits(global) & 0x7fffffffu) < 0x7f800000u ? global : 1;
 }
 
-/* Scale byte of an NVFP4 group into *byte; its FP32 scale returned. */
-static float nvfp4_scale(const struct k3_quant *quant, uint16_t amax, uint8_t *byte)
-{
-    float scale;
-    if (quant->params.conv == K3_QCONV_MODELOPT) {
-        float want = value_of(amax) / (K3_E2M1_MAX * quant->global);
-        want = want < 0x1p-9f && want > 0 ? 0x1p-9f : want;
-        *byte = want > 0 ? k3_e4m3_code(want) : NVFP4_ONE_BYTE;
-        scale = k3_e4m3_value(*byte) * quant->global;
-    } else {
-        *byte = k3_e4m3_code(quant->global * (value_of(amax) / K3_E2M1_MAX));
-        if (*byte == 0)
-            *byte = NVFP4_ZERO_BYTE;
-        scale = k3_e4m3_value(*byte) / quant->global;
-    }
-    return scale > 0 ? scale : F32_TINY; /* of an amax near the smallest subnormal */
-}
-
 /* Codes and sums of one MX group by one scale byte. */
 static void mx_try(const struct k3_quant *quant, const uint8_t *x, uint8_t byte, double *error)
 {
@@ -172,12 +151,19 @@ static void piece_scales(const struct k3_quant *quant, struct piece *piece, uint
                          size_t first)
 {
     enum k3_qfmt to = quant->params.to;
+    if (to == K3_Q_NVFP4) {
+        k3_quant_ops()->nvfp4_scales(
+            &(struct k3_nvfp4_groups){.amax = piece->amax,
+                                      .count = piece->group_count,
+                                      .global = quant->global,
+                                      .is_multiplier = quant->params.conv == K3_QCONV_MODELOPT,
+                                      .byte = scale + first,
+                                      .scale = piece->scale});
+        return;
+    }
     for (size_t g = 0; g < piece->group_count; g++) {
         uint16_t code;
         switch (to) {
-        case K3_Q_NVFP4:
-            piece->scale[g] = nvfp4_scale(quant, piece->amax[g], scale + first + g);
-            break;
         case K3_Q_MXFP4:
         case K3_Q_MXFP8:
             scale[first + g] = mx_byte(quant, piece->x + 2 * g * MX_GROUP, piece->amax[g]);
@@ -199,12 +185,13 @@ static void count_groups(const struct k3_quant *quant, const struct piece *piece
     static const float most[K3_QFMT_COUNT] = {
         [K3_Q_MXFP4] = K3_E2M1_MAX, [K3_Q_NVFP4] = K3_E2M1_MAX, [K3_Q_MXFP8] = K3_E4M3_MAX,
         [K3_Q_INT4_G32] = 7.5f,     [K3_Q_INT4_G128] = 7.5f,    [K3_Q_INT8_G32] = 127.5f};
+    size_t zero_count = 0;
+    for (size_t g = 0; g < piece->group_count; g++)
+        zero_count += piece->amax[g] == 0;
     stats->group_count += piece->group_count;
-    for (size_t g = 0; g < piece->group_count; g++) {
-        stats->zero_groups += piece->amax[g] == 0;
-        stats->saturated_groups += value_of(piece->amax[g]) / piece->scale[g] >
-                                   most[quant->params.to];
-    }
+    stats->zero_groups += zero_count;
+    stats->saturated_groups += k3_quant_ops()->saturated(
+        piece->amax, piece->scale, piece->group_count, most[quant->params.to]);
 }
 
 static void encode(enum k3_qfmt to, const struct k3_qrun *run, struct k3_qlanes *lanes)

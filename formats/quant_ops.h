@@ -28,9 +28,32 @@ struct k3_qrun {
     uint8_t *out;
 };
 
+/* What compressed-tensors makes of an NVFP4 scale that rounds to zero, 0.125; what ModelOpt makes of
+ * one of zero, 1; and a scale near the smallest subnormal, so that none is zero. */
+#define K3_NVFP4_ZERO_BYTE 0x20
+#define K3_NVFP4_ONE_BYTE  0x38
+#define K3_NVFP4_LEAST     0x1p-9f /* ModelOpt: smallest scale above zero, that of E4M3 */
+#define K3_NVFP4_TINY      0x1p-149f
+
+/* Each step rounded to FP32.  Divisor: byte = E4M3(global * (amax / 6)), scale = byte / global;
+ * multiplier: byte = E4M3(amax / (6 * global)), scale = byte * global. */
+struct k3_nvfp4_groups {
+    const uint16_t *amax;
+    size_t count;
+    float global;
+    bool is_multiplier; /* as ModelOpt stores it */
+    uint8_t *byte;      /* filled */
+    float *scale;       /* filled, above 0 */
+};
+
 struct k3_quant_ops {
     /* amax[j]: BF16 bits of the largest magnitude of group j; 0x7F80 or more: not finite. */
     void (*amax)(const uint8_t *x, size_t count, size_t group_cols, uint16_t *amax);
+
+    /* NVFP4: scale byte and FP32 scale of each group, by its amax (finite). */
+    void (*nvfp4_scales)(const struct k3_nvfp4_groups *groups);
+    /* How many of the groups hold a value / scale, in FP32, above `most`. */
+    size_t (*saturated)(const uint16_t *amax, const float *scale, size_t count, float most);
 
     /* q = x / scale in FP32, to a code by nearest even, saturating; y = value of code * scale in
      * FP32, clamped to what is finite; then x, y and d = x - y in FP64: x2 += x * x, err2 += d * d,
@@ -69,5 +92,9 @@ void k3_quant_force(enum k3_quant_form form);
 
 /* Each form in a file of its own; those of x86 are named in quant_x86.h. */
 extern const struct k3_quant_ops k3_quant_ops_scalar; /* quant_scalar.c */
+
+/* Loops of the scalar form that AVX2 shares with it. */
+void k3_nvfp4_scales_scalar(const struct k3_nvfp4_groups *groups);
+size_t k3_saturated_scalar(const uint16_t *amax, const float *scale, size_t count, float most);
 
 #endif

@@ -21,6 +21,35 @@ static void amax(const uint8_t *x, size_t count, size_t group_cols, uint16_t *ou
     }
 }
 
+void k3_nvfp4_scales_scalar(const struct k3_nvfp4_groups *groups)
+{
+    float global = groups->global;
+    for (size_t g = 0; g < groups->count; g++) {
+        float amax = k3_bf16_value(groups->amax[g]), scale;
+        uint8_t byte;
+        if (groups->is_multiplier) {
+            float want = amax / (K3_E2M1_MAX * global);
+            want = want < K3_NVFP4_LEAST && want > 0 ? K3_NVFP4_LEAST : want;
+            byte = want > 0 ? k3_e4m3_code(want) : K3_NVFP4_ONE_BYTE;
+            scale = k3_e4m3_value(byte) * global;
+        } else {
+            byte = k3_e4m3_code(global * (amax / K3_E2M1_MAX));
+            byte = byte ? byte : K3_NVFP4_ZERO_BYTE;
+            scale = k3_e4m3_value(byte) / global;
+        }
+        groups->byte[g] = byte;
+        groups->scale[g] = scale > 0 ? scale : K3_NVFP4_TINY;
+    }
+}
+
+size_t k3_saturated_scalar(const uint16_t *amax_of, const float *scale, size_t count, float most)
+{
+    size_t found = 0;
+    for (size_t g = 0; g < count; g++)
+        found += k3_bf16_value(amax_of[g]) / scale[g] > most;
+    return found;
+}
+
 /* What value i of a run became. */
 static inline void account(struct k3_qlanes *lanes, size_t i, float x, float y)
 {
@@ -119,6 +148,8 @@ static void range(const uint8_t *bytes, size_t count, uint8_t *min, uint8_t *max
 
 const struct k3_quant_ops k3_quant_ops_scalar = {
     .amax = amax,
+    .nvfp4_scales = k3_nvfp4_scales_scalar,
+    .saturated = k3_saturated_scalar,
     .e2m1 = e2m1,
     .e4m3 = e4m3,
     .int8 = int8,

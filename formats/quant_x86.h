@@ -3,6 +3,7 @@
 #ifndef K3_QUANT_X86_H
 #define K3_QUANT_X86_H
 
+#include "num.h"
 #include "quant_ops.h"
 
 #if defined(__x86_64__)
@@ -35,6 +36,17 @@ enum k3_quant_kind { K3_QK_E2M1, K3_QK_E4M3, K3_QK_E4M3_BF16, K3_QK_INT8, K3_QK_
 
 /* Squares of twice the values of E2M1. */
 #define K3_QK_SQUARES 0, 1, 4, 9, 16, 36, 64, (char)144, 0, 1, 4, 9, 16, 36, 64, (char)144
+
+/* 1 / scale where both are powers of two in [2^-127, 2^127]; else 0. */
+static inline float k3_quant_inverse(float scale)
+{
+    uint32_t bits = k3_f32_bits(scale), exponent = bits >> K3_F32_FRAC_BITS;
+    if (bits == 0x00400000u)
+        return 0x1p127f;
+    if (bits << (32 - K3_F32_FRAC_BITS) || exponent == 0)
+        return 0;
+    return exponent == 254 ? 0x1p-127f : k3_f32_of((254 - exponent) << K3_F32_FRAC_BITS);
+}
 
 /* Smallest and largest of a few bytes. */
 static inline void k3_quant_range_of(const uint8_t *bytes, size_t count, uint8_t *min, uint8_t *max)
