@@ -154,7 +154,7 @@ struct cast {
     const struct k3_qrows *rows;
     struct k3_qstats *stats; /* NULL: breaches are counted only */
     uint64_t breach_count;
-    uint64_t by_scale[2][256]; /* sums of (2 * value)^2, of even and odd groups */
+    uint64_t by_scale[4][256]; /* sums of (2 * value)^2 of groups i, i + 4, ... */
     int nvfp4_max;
 };
 
@@ -266,8 +266,8 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
     const uint8_t *scale = (const uint8_t *)cast->rows->x_scale + first;
     k3_quant_ops()->mx_squares(codes_of(cast, first), count, squares);
     size_t zero_count = 0;
-    for (size_t g = 0; g < count; g++) { /* equal scales follow each other: two sums in turn */
-        cast->by_scale[g % 2][scale[g]] += squares[g];
+    for (size_t g = 0; g < count; g++) { /* equal scales follow each other: four sums in turn */
+        cast->by_scale[g % 4][scale[g]] += squares[g];
         zero_count += squares[g] == 0;
     }
     cast->stats->zero_groups += zero_count;
@@ -278,8 +278,9 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
 static void end(struct cast *cast)
 {
     for (int byte = 0; byte < 255; byte++)
-        k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[0][byte] + cast->by_scale[1][byte],
-                           2 * (byte - K3_F32_EXP_BIAS) - 2);
+        for (int i = 0; i < 4; i++)
+            k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[i][byte],
+                               2 * (byte - K3_F32_EXP_BIAS) - 2);
     cast->stats->breach_groups += cast->breach_count;
 }
 
@@ -457,6 +458,18 @@ struct stripe {
     int16_t max[PIECE_GROUPS / BLOCK_GROUPS]; /* of each block; -1: zeros only */
 };
 
+/* The groups of one row of a block; most rows have none above those before. */
+static inline void raise_max(const struct cast *cast, uint64_t g, size_t count, int16_t *max)
+{
+    const uint8_t *scale = (const uint8_t *)cast->rows->x_scale + g;
+    uint8_t most = scale[0];
+    for (size_t k = 1; k < count; k++)
+        most = scale[k] > most ? scale[k] : most;
+    for (size_t k = 0; most > *max && k < count; k++)
+        if (scale[k] > *max && most_code(cast, g + k) > 0)
+            *max = scale[k];
+}
+
 /* The largest scale of the non-zero groups of each block: so a group of zeros is looked at only
  * where its scale would be the largest. */
 static void stripe_max(const struct cast *cast, struct stripe *stripe)
@@ -465,10 +478,10 @@ static void stripe_max(const struct cast *cast, struct stripe *stripe)
     memset(stripe->max, 0xff, sizeof stripe->max);
     for (uint64_t i = stripe->row; i < stripe->row_end; i++) {
         uint64_t at = i * row_groups + stripe->group;
-        for (size_t k = 0; k < stripe->count; k++) {
-            int16_t *max = &stripe->max[k / BLOCK_GROUPS];
-            if (scale_of(cast, at + k) > *max && most_code(cast, at + k) > 0)
-                *max = scale_of(cast, at + k);
+        for (size_t k = 0; k < stripe->count; k += BLOCK_GROUPS) {
+            size_t left = stripe->count - k;
+            raise_max(cast, at + k, left < BLOCK_GROUPS ? left : BLOCK_GROUPS,
+                      &stripe->max[k / BLOCK_GROUPS]);
         }
     }
 }

@@ -13,9 +13,9 @@
 
 #define STEP 16u /* values */
 
-#define DWORDS(word)        _mm256_set1_epi32((int)(word))
-#define LOAD_16_BYTES(p)    _mm_loadu_si128((const __m128i *)(const void *)(p))
-#define LOAD_32_BYTES(p)    _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define DWORDS(word)         _mm256_set1_epi32((int)(word))
+#define LOAD_16_BYTES(p)     _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define LOAD_32_BYTES(p)     _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define STORE_32_BYTES(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
 
 /* ---- BF16 to codes ---- */

@@ -14,12 +14,12 @@
 
 #define STEP 16u /* values */
 
-#define DWORDS(word)      _mm512_set1_epi32((int)(word))
-#define ABS_MAX_OF_BOTH   0xb  /* vrangepd: the larger magnitude, its sign cleared */
-#define OR_AND            0xa8 /* vpternlogd: (a | b) & c */
-#define LOAD_16_BYTES(p)  _mm_loadu_si128((const __m128i *)(const void *)(p))
-#define LOAD_32_BYTES(p)  _mm256_loadu_si256((const __m256i *)(const void *)(p))
-#define FIRST_OF_16(n)    ((__mmask16)((1u << (n)) - 1u))
+#define DWORDS(word)     _mm512_set1_epi32((int)(word))
+#define ABS_MAX_OF_BOTH  0xb  /* vrangepd: the larger magnitude, its sign cleared */
+#define OR_AND           0xa8 /* vpternlogd: (a | b) & c */
+#define LOAD_16_BYTES(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define LOAD_32_BYTES(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define FIRST_OF_16(n)   ((__mmask16)((1u << (n)) - 1u))
 
 /* ---- BF16 to codes ---- */
 
@@ -124,8 +124,7 @@ INLINE __m512i int_step(enum k3_quant_kind kind, __m512i bits, struct by by, str
 INLINE __m128i step(enum k3_quant_kind kind, __m256i bf16, struct by by, struct sums *s)
 {
     __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16);
-    __m512i code = K3_QK_IS_INT(kind) ? int_step(kind, bits, by, s)
-                                      : float_step(kind, bits, by, s);
+    __m512i code = K3_QK_IS_INT(kind) ? int_step(kind, bits, by, s) : float_step(kind, bits, by, s);
     if (K3_QK_IS_NIBBLE(kind))
         return _mm512_cvtepi64_epi8(_mm512_or_si512(code, _mm512_srli_epi64(code, 28)));
     return _mm512_cvtepi32_epi8(code);

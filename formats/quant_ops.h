@@ -28,8 +28,8 @@ struct k3_qrun {
     uint8_t *out;
 };
 
-/* What compressed-tensors makes of an NVFP4 scale that rounds to zero, 0.125; what ModelOpt makes of
- * one of zero, 1; and a scale near the smallest subnormal, so that none is zero. */
+/* What compressed-tensors makes of an NVFP4 scale that rounds to zero, 0.125; what ModelOpt makes
+ * of one of zero, 1; and a scale near the smallest subnormal, so that none is zero. */
 #define K3_NVFP4_ZERO_BYTE 0x20
 #define K3_NVFP4_ONE_BYTE  0x38
 #define K3_NVFP4_LEAST     0x1p-9f /* ModelOpt: smallest scale above zero, that of E4M3 */

@@ -226,6 +226,39 @@ static void largest(void **state)
     }
 }
 
+/* ---- scales ---- */
+
+/* All finite amax at once and in short runs, by globals at every end. */
+static void scales_of_groups(void **state)
+{
+    static const float global[] = {1,           0x1.5p11f,       0x1p-149f, 0x1p-126f,
+                                   0x1.8p-130f, 0x1.555556p-12f, 0x1p8f,    0x1.fffffep127f,
+                                   0x1p-133f,   0x1.23456p-9f};
+    static uint16_t amax[K3_BF16_INF];
+    static float scale[2][K3_BF16_INF];
+    static uint8_t byte[2][K3_BF16_INF];
+    const struct k3_quant_ops *ops = use_form(state);
+    for (uint16_t i = 0; i < K3_BF16_INF; i++)
+        amax[i] = i;
+    for (size_t k = 0; k < 2 * sizeof global / sizeof global[0]; k++) {
+        for (size_t count = K3_BF16_INF; count > 0; count = count > 40 ? 40 : count - 1) {
+            const uint16_t *first = amax + (count > 40 ? 0 : 997 * k + 31 * count);
+            struct k3_nvfp4_groups groups = {first, count, global[k / 2], k % 2, byte[0], scale[0]};
+            memset(byte, CANARY, sizeof byte);
+            memset(scale, CANARY, sizeof scale);
+            scalar->nvfp4_scales(&groups);
+            groups.byte = byte[1];
+            groups.scale = scale[1];
+            ops->nvfp4_scales(&groups);
+            assert_memory_equal(byte[0], byte[1], sizeof byte[0]);
+            assert_memory_equal(scale[0], scale[1], sizeof scale[0]);
+            for (float most = 6; most < 500; most *= 8)
+                assert_int_equal(ops->saturated(first, scale[0], count, most),
+                                 scalar->saturated(first, scale[0], count, most));
+        }
+    }
+}
+
 /* ---- MXFP4 ---- */
 
 /* All codes by all rows of a table, at every number of groups. */
@@ -369,10 +402,14 @@ static void rows_of_mxfp4(void **state)
     }
 }
 
-#define OF(test, form) {#test " " #form, test, NULL, unforce, (void *)(uintptr_t)&forms[form]}
+#define OF(test, form)                                                                             \
+    {                                                                                              \
+#test " " #form, test, NULL, unforce, (void *)(uintptr_t)&forms[form]                      \
+    }
 #define ALL_OF(form)                                                                               \
-    OF(all_values, form), OF(random_runs, form), OF(largest, form), OF(groups_of_codes, form),     \
-        OF(ranges, form), OF(rows_of_bf16, form), OF(rows_of_mxfp4, form)
+    OF(all_values, form), OF(random_runs, form), OF(largest, form), OF(scales_of_groups, form),    \
+        OF(groups_of_codes, form), OF(ranges, form), OF(rows_of_bf16, form),                       \
+        OF(rows_of_mxfp4, form)
 
 int main(void)
 {

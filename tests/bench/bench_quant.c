@@ -18,12 +18,12 @@
 #include <string.h>
 #include <time.h>
 
-#define ROUND_COUNT 7    /* odd: the median is one of them */
-#define COLS        7168 /* K3's hidden size */
-#define BF16_ROWS   4608 /* 63 MiB */
+#define ROUND_COUNT 7     /* odd: the median is one of them */
+#define COLS        7168  /* K3's hidden size */
+#define BF16_ROWS   4608  /* 63 MiB */
 #define MX_ROWS     17408 /* 63 MiB with their scales */
-#define CALL_ROWS   128u /* what FP8 blocks need */
-#define SLOW        8    /* the scalar form gets one row in eight: it takes seconds otherwise */
+#define CALL_ROWS   128u  /* what FP8 blocks need */
+#define SLOW        8     /* the scalar form gets one row in eight: it takes seconds otherwise */
 
 struct job {
     const char *name;
@@ -154,9 +154,9 @@ static int read_matrix(struct bench *b, const char *path, struct k3_err *err)
         found = fread(b->bf16, 2, count, f);
         fclose(f);
     }
-    return found == count ? 0
-                          : k3_fail(err, K3_EIO, "%s: found %zu values, wanted %zu", path, found,
-                                    count);
+    return found == count
+               ? 0
+               : k3_fail(err, K3_EIO, "%s: found %zu values, wanted %zu", path, found, count);
 }
 
 static int open_bench(struct bench *b, bool has_mx, struct k3_err *err)
