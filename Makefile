@@ -20,14 +20,14 @@ WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
 COMMANDS := plan convert seal verify inspect export load bench doctor synth
 FEATURES :=
-LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl
+LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl -lm
 LIBS_TEST := -lcmocka
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prototypes \
             -Wmissing-prototypes -Wvla
 INCLUDES := -Iformats -Iruntime -Iloader -Itools
 ALL_CPPFLAGS = $(INCLUDES) -D_GNU_SOURCE -DK3_VERSION='"$(VERSION)"' $(FEATURES) $(CPPFLAGS)
-ALL_CFLAGS   = -std=c11 -fPIC -fvisibility=default $(WARNINGS) $(CONFIG_FLAGS) $(CFLAGS) \
+ALL_CFLAGS   = -std=c11 -ffp-contract=off -fPIC -fvisibility=default $(WARNINGS) $(CONFIG_FLAGS) $(CFLAGS) \
                $(if $(filter 1,$(WERROR)),-Werror)
 ALL_LDFLAGS  = $(CONFIG_FLAGS) $(LDFLAGS)
 
