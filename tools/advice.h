@@ -10,10 +10,9 @@ int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, st
 
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
-                          uint32_t *rank);
+                          const struct k3_policy *policy, uint32_t *rank);
 
 /* K3_EUNSUPPORTED when an image is beyond the budget, with layouts that would fit; else 0. */
-int k3_check_budget(const struct k3_config *config, const struct k3_layout *layout,
-                    uint64_t budget_bytes, struct k3_err *err);
+int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3_err *err);
 
 #endif

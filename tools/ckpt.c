@@ -361,7 +361,7 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     if (!rc)
         rc = k3_layout_resolve(&layout, &config, err);
     if (!rc)
-        rc = k3_plan_open(&config, &layout, &ckpt->plan, err);
+        rc = k3_plan_open(&config, &layout, options->policy, &ckpt->plan, err);
     if (!rc)
         k3_sha256_of(sha, text, bytes, ckpt->plan->config_sha256);
     free(text);
@@ -482,7 +482,7 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
                         struct k3_problems *problems, struct k3_err *err)
 {
     const struct k3_header_entry *entry = ckpt->headers.entries;
-    int rc = k3_plan_open(&set->config, &set->layout, &ckpt->plan, err);
+    int rc = k3_plan_open(&set->config, &set->layout, &set->plan->policy, &ckpt->plan, err);
     if (rc)
         return rc;
     struct k3_plan *plan = ckpt->plan;

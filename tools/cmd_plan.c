@@ -153,7 +153,7 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
     const struct k3_plan *plan = view->plan;
     char layout[512], digest[K3_HEX_BYTES];
     uint32_t rank;
-    uint64_t largest = k3_largest_image(&plan->config, &plan->layout, &rank);
+    uint64_t largest = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank);
     k3_layout_describe(&plan->layout, layout, sizeof layout);
     k3_hex_encode(plan->digest, K3_DIGEST_BYTES, digest);
     printf("checkpoint  %s: %s tensors, %s in %u files of %s\n", plan->config.model->architecture,
@@ -215,11 +215,11 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     for (uint32_t i = 0; i < plan->source_count; i++)
         view->file_bytes += plan->sources[i].bytes;
     for (uint32_t r = 0; r < view->world; r++) {
-        k3_rank_sizes(&plan->config, &plan->layout, r, &view->ranks[r]);
+        k3_rank_sizes(&plan->config, &plan->layout, &plan->policy, r, &view->ranks[r]);
         view->image_bytes += view->ranks[r].image_bytes;
     }
     uint32_t rank;
-    view->fits = k3_largest_image(&plan->config, &plan->layout, &rank) <= opts->budget_bytes;
+    view->fits = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank) <= opts->budget_bytes;
     int rc = count_disk(view, err);
     if (rc)
         return rc;
@@ -228,7 +228,7 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     else
         print_text(view, opts);
     if (!rc)
-        rc = k3_check_budget(&plan->config, &plan->layout, opts->budget_bytes, err);
+        rc = k3_check_budget(plan, opts->budget_bytes, err);
     return rc;
 }
 

@@ -393,7 +393,7 @@ static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *re
         struct k3_rank_sizes sizes;
         if (!k3_ranks_has(&ckpt->ranks, rank))
             continue;
-        k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
+        k3_rank_sizes(&plan->config, &plan->layout, &plan->policy, rank, &sizes);
         report->image_bytes += sizes.image_bytes;
         report->part_count += sizes.part_count;
     }
@@ -435,7 +435,7 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     memset(&job, 0, sizeof job);
     int rc = k3_ckpt_open(&ckpt_options, &ckpt, problems, err);
     if (!rc)
-        rc = k3_check_budget(&ckpt->plan->config, &ckpt->plan->layout, options->budget_bytes, err);
+        rc = k3_check_budget(ckpt->plan, options->budget_bytes, err);
     if (!rc)
         rc = check_apart(ckpt, options, err);
     if (!rc)
