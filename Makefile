@@ -20,7 +20,7 @@ WERROR  ?= $(if $(filter 1 true,$(CI)),1,0)
 # What this build contains.  Sources ask with `#if K3_HAVE_X`; -Wundef catches a typo.
 COMMANDS := plan convert seal verify inspect export load bench doctor synth
 FEATURES :=
-LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl
+LIBS     := -lcjson -lzstd -lcrypto -luring -lpthread -ldl -lm
 LIBS_TEST := -lcmocka
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Wstrict-prototypes \

@@ -46,7 +46,7 @@ struct k3_qgeom {
     bool has_shape;                  /* compressed-tensors wants weight_shape I64 [2] beside it */
 };
 
-#define K3_QUANT_DIM_MAX ((uint64_t)1 << 32) /* rows or columns: products stay below 2^63 */
+#define K3_QUANT_DIM_MAX ((uint64_t)1 << 31) /* rows or columns: products fit 64 bits */
 
 /* Fills *out.  K3_EUNSUPPORTED where cols do not divide into groups; not for K3_Q_VERBATIM. */
 int k3_qfmt_geometry(enum k3_qfmt fmt, uint64_t rows, uint64_t cols, struct k3_qgeom *out,

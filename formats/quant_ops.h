@@ -33,7 +33,8 @@ struct k3_quant_ops {
     void (*amax)(const uint8_t *x, size_t count, size_t group_cols, uint16_t *amax);
 
     /* q = x / scale in FP32, to a code by nearest even, saturating; y = value of code * scale in
-     * FP32; then x, y, x - y in FP64: x2 += x * x, err2 += d * d, max_abs_error. */
+     * FP32, clamped to what is finite; then x, y and d = x - y in FP64: x2 += x * x, err2 += d * d,
+     * max_abs_error = max(|d|). */
     void (*e2m1)(const struct k3_qrun *run,
                  struct k3_qlanes *lanes); /* out: even value low nibble */
     void (*e4m3)(const struct k3_qrun *run, struct k3_qlanes *lanes); /* out: a byte each */
