@@ -5,6 +5,8 @@
  * Invariant: without a cast the rows are the rules, in their order. */
 #include "image_rows.h"
 
+#include "bytes.h"
+
 #include <stdio.h>
 #include <string.h>
 

@@ -202,6 +202,20 @@ int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *e
     return parse_entries(text, policy, err);
 }
 
+/* Copy a string token, which need not end where it ends. */
+static int copy_token(const char *file, const struct k3_json_token *token, char out[ENTRY_BYTES],
+                      struct k3_err *err)
+{
+    char shown[K3_SHOWN_BYTES];
+    if (token->bytes >= ENTRY_BYTES)
+        return k3_fail_at(err, K3_EUSAGE, file, (int64_t)token->offset,
+                          "%s: '%s' is longer than any name of a policy", file,
+                          k3_shown(token->text, token->bytes, shown));
+    memcpy(out, token->text, token->bytes);
+    out[token->bytes] = 0;
+    return 0;
+}
+
 int k3_policy_parse_json(const char *file, const char *text, size_t bytes,
                          struct k3_policy *policy, struct k3_err *err)
 {
@@ -212,23 +226,17 @@ int k3_policy_parse_json(const char *file, const char *text, size_t bytes,
     if (!rc)
         rc = k3_json_expect(json, K3_JSON_OBJECT_BEGIN, "a policy", &token, err);
     while (!rc) {
-        char name[ENTRY_BYTES];
+        char name[ENTRY_BYTES], value[ENTRY_BYTES];
         rc = k3_json_next(json, &token, err);
         if (rc || token.type == K3_JSON_OBJECT_END)
             break;
-        size_t name_bytes = token.bytes;
-        char shown[K3_SHOWN_BYTES];
-        if (name_bytes >= sizeof name)
-            rc = k3_fail_at(err, K3_EUSAGE, file, (int64_t)token.offset,
-                            "%s: '%s' is longer than any pattern may be", file,
-                            k3_shown(token.text, token.bytes, shown));
-        if (rc)
-            break;
-        memcpy(name, token.text, name_bytes);
-        name[name_bytes] = 0;
-        rc = k3_json_expect(json, K3_JSON_STRING, "a format", &token, err);
+        rc = copy_token(file, &token, name, err);
         if (!rc)
-            rc = add_entry(policy, name, name_bytes, token.text, &seen, err);
+            rc = k3_json_expect(json, K3_JSON_STRING, "a format", &token, err);
+        if (!rc)
+            rc = copy_token(file, &token, value, err);
+        if (!rc)
+            rc = add_entry(policy, name, strlen(name), value, &seen, err);
     }
     if (!rc)
         rc = k3_json_expect(json, K3_JSON_END, "the end", &token, err);

@@ -11,7 +11,6 @@
 #define K3_POLICY_PATTERN_BYTES     128u /* the longest matrix name has 73 characters */
 #define K3_POLICY_TEXT_BYTES        16384u /* all roles, all patterns, both options */
 
-
 struct k3_policy_pattern {
     char glob[K3_POLICY_PATTERN_BYTES]; /* `*` stands for any characters */
     uint8_t fmt;                        /* enum k3_qfmt */

@@ -5,6 +5,8 @@
  * Invariant: matrices that are one matrix to an engine (one group of the image) have one format. */
 #include "policy.h"
 
+#include "manifest.h"
+
 #include <stdio.h>
 #include <string.h>
 

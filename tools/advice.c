@@ -5,11 +5,14 @@
  * Invariant: advice is computed by the same function as the plan, never guessed. */
 #include "advice.h"
 
+#include "fs.h"
 #include "sizes.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#define POLICY_BYTES_MAX (1u << 20) /* 64 patterns take 10 KB */
 #define ADVICE_COUNT 4u /* enough to choose from, short enough for one sentence */
 
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err)
@@ -30,6 +33,47 @@ int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, st
                        opts->pp_layers.count, opts->pp);
     memcpy(layout->stage_layers, opts->pp_layers.item, opts->pp * sizeof layout->stage_layers[0]);
     return 0;
+}
+
+/* The file may lie anywhere: split its path into folder and name. */
+static int load_policy(const char *path, char **text, size_t *bytes, struct k3_err *err)
+{
+    struct k3_dir dir = {.fd = -1};
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    if (!folder)
+        return k3_fail(err, K3_ENOMEM, "no memory for the policy of %s", path);
+    int rc = k3_dir_open(folder, false, &dir, err);
+    if (!rc) {
+        rc = k3_file_load_linked(&dir, slash ? slash + 1 : path, POLICY_BYTES_MAX, text, bytes,
+                                 err);
+        k3_dir_close(&dir);
+    }
+    free(folder);
+    return rc;
+}
+
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+{
+    static const uint8_t oow[] = {K3_OOW_FAIL, K3_OOW_REQUANT, K3_OOW_SNAP};
+    size_t length = strlen(opts->quant);
+    char *text = NULL;
+    size_t bytes = 0;
+    int rc;
+    k3_policy_init(policy);
+    if (length > 5 && !strcmp(opts->quant + length - 5, ".json")) {
+        rc = load_policy(opts->quant, &text, &bytes, err);
+        if (!rc)
+            rc = k3_policy_parse_json(opts->quant, text, bytes, policy, err);
+        free(text);
+    } else {
+        rc = k3_policy_parse(opts->quant, policy, err);
+    }
+    if (opts->oow != K3_OPT_OOW_FAIL)
+        policy->oow = oow[opts->oow];
+    if (opts->config == K3_OPT_CONFIG_MODELOPT)
+        policy->is_modelopt = true;
+    return rc;
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,

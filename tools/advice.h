@@ -8,6 +8,10 @@
 /* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
 
+/* Policy of the command line: --quant, and for convert --oow and --config.  A text that ends in
+ * .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err);
+
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
                           const struct k3_policy *policy, uint32_t *rank);

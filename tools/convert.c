@@ -425,6 +425,7 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
 {
     struct k3_ckpt_options ckpt_options = {.path = options->ckpt_path,
                                            .layout = options->layout,
+                                           .policy = options->policy,
                                            .revision = options->revision,
                                            .ranks = options->ranks};
     struct k3_convert convert;

@@ -41,6 +41,7 @@ struct k3_convert_worker {
 struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout; /* unresolved */
+    const struct k3_policy *policy; /* NULL: verbatim */
     const char *revision;           /* NULL: see k3_ckpt_options */
     const struct k3_ranks *ranks;   /* NULL: all of the layout */
     const char *const *outs;
