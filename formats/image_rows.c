@@ -46,7 +46,8 @@ static bool has(enum k3_qfmt fmt, enum k3_row_what what)
     struct k3_qgeom geom;
     struct k3_err ignored;
     k3_err_init(&ignored);
-    if (k3_qfmt_geometry(fmt, 128, 128, &geom, &ignored)) /* 128 divides into groups of any format */
+    if (k3_qfmt_geometry(fmt, 128, 128, &geom,
+                         &ignored)) /* 128 divides into groups of any format */
         return false;
     return what == K3_ROW_SCALE    ? geom.scale_suffix != NULL
            : what == K3_ROW_GLOBAL ? geom.global_suffix != NULL
@@ -73,15 +74,13 @@ static uint32_t run_end(const struct here *here, uint32_t i)
     uint32_t end = i + 1;
     while (first->repeat != K3_REPEAT_NONE && end < here->count &&
            rule_at(here, end)->group == first->group &&
-           rule_at(here, end)->repeat == first->repeat &&
-           rule_at(here, end)->scope == first->scope)
+           rule_at(here, end)->repeat == first->repeat && rule_at(here, end)->scope == first->scope)
         end++;
     return end;
 }
 
 /* The row of one kind that rule number i has, if it has one; pass COPY stands for WEIGHT too. */
-static void push_kind(struct list *list, const struct here *here, uint32_t i,
-                      enum k3_row_what what)
+static void push_kind(struct list *list, const struct here *here, uint32_t i, enum k3_row_what what)
 {
     const struct k3_rule *rule = rule_at(here, i);
     enum k3_qfmt fmt = (enum k3_qfmt)here->fmt[i];
@@ -132,11 +131,12 @@ uint32_t k3_rows_build(const struct k3_config *config, const struct k3_policy *p
         if (!k3_rule_in_part(config, &config->model->rules[r], part))
             continue;
         here.rule[here.count] = (uint16_t)r;
-        here.fmt[here.count++] =
-            (uint8_t)(policy ? k3_policy_fmt(policy, config, r, layer) : K3_Q_VERBATIM);
+        here.fmt[here.count++] = (uint8_t)(policy ? k3_policy_fmt(policy, config, r, layer)
+                                                  : K3_Q_VERBATIM);
     }
     for (uint32_t i = 0, end; i < here.count; i = end) {
-        for (end = i + 1; end < here.count && rule_at(&here, end)->group == rule_at(&here, i)->group;)
+        for (end = i + 1;
+             end < here.count && rule_at(&here, end)->group == rule_at(&here, i)->group;)
             end++;
         push_runs(&list, &here, i, end, K3_ROW_KEPT);
         push_runs(&list, &here, i, end, K3_ROW_SCALE);

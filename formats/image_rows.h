@@ -17,7 +17,8 @@ enum k3_row_what {
 #define K3_ROW_COUNT_MAX (3u * K3_RULE_COUNT_MAX) /* no format has more than three tensors */
 
 struct k3_row {
-    uint16_t rule;  /* of the tensor, or of the matrix that is cast (its codes, where it is packed) */
+    uint16_t
+        rule; /* of the tensor, or of the matrix that is cast (its codes, where it is packed) */
     uint16_t group; /* rows of one group are neighbours; another number is another group */
     uint16_t run;   /* rows of one run are repeated as a whole for each expert or block */
     uint8_t what;   /* enum k3_row_what */

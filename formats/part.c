@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP_ALIGN   4096u /* FORMAT.md 1 */
-#define SMALL_ALIGN   256u
+#define GROUP_ALIGN 4096u /* FORMAT.md 1 */
+#define SMALL_ALIGN 256u
 
 /* A part being laid out. */
 struct builder {

@@ -216,8 +216,8 @@ static int copy_token(const char *file, const struct k3_json_token *token, char 
     return 0;
 }
 
-int k3_policy_parse_json(const char *file, const char *text, size_t bytes,
-                         struct k3_policy *policy, struct k3_err *err)
+int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
+                         struct k3_err *err)
 {
     struct k3_json *json = NULL;
     struct k3_json_token token;

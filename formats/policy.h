@@ -7,8 +7,8 @@
 #include "layout.h"
 #include "quant.h"
 
-#define K3_POLICY_PATTERN_COUNT_MAX 64u  /* exceptions are few; one pattern covers a kind */
-#define K3_POLICY_PATTERN_BYTES     128u /* the longest matrix name has 73 characters */
+#define K3_POLICY_PATTERN_COUNT_MAX 64u    /* exceptions are few; one pattern covers a kind */
+#define K3_POLICY_PATTERN_BYTES     128u   /* the longest matrix name has 73 characters */
 #define K3_POLICY_TEXT_BYTES        16384u /* all roles, all patterns, both options */
 
 struct k3_policy_pattern {
@@ -33,8 +33,8 @@ void k3_policy_init(struct k3_policy *policy);
 int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *err);
 
 /* The same from a JSON document: one object whose members are such entries, in their order. */
-int k3_policy_parse_json(const char *file, const char *text, size_t bytes,
-                         struct k3_policy *policy, struct k3_err *err);
+int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
+                         struct k3_err *err);
 
 /* Canonical text: "verbatim", or roles in the order of enum k3_role, patterns in theirs, options;
  * joined by commas.  text has K3_POLICY_TEXT_BYTES. */

@@ -109,7 +109,8 @@ static void test_bad_texts(void **state)
 static void test_json(void **state)
 {
     (void)state;
-    static const char good[] = "{\"experts\": \"nvfp4\",\n \"*.self_attn.o_proj\": \"fp8-block\"}\n";
+    static const char good[] =
+        "{\"experts\": \"nvfp4\",\n \"*.self_attn.o_proj\": \"fp8-block\"}\n";
     static const char *const bad[] = {"[]",
                                       "{\"experts\":4}",
                                       "{\"experts\":\"nvfp4\",\"experts\":\"bf16\"}",
@@ -127,8 +128,8 @@ static void test_json(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         k3_err_init(&err);
         k3_policy_init(&policy);
-        assert_int_not_equal(
-            k3_policy_parse_json("p.json", bad[i], strlen(bad[i]), &policy, &err), 0);
+        assert_int_not_equal(k3_policy_parse_json("p.json", bad[i], strlen(bad[i]), &policy, &err),
+                             0);
         assert_true(err.text[0]);
     }
 }
@@ -150,9 +151,9 @@ static void test_reach(void **state)
 {
     (void)state;
     struct k3_policy policy = policy_of("*=fp8-block");
-    static const char *const kept[] = {
-        "gate.weight",     "embed_tokens.weight", "A_log",       "dt_bias",     "conv1d.weight",
-        "layernorm.weight", "res_proj.weight",     "wqkv.weight", "proj.0.weight"};
+    static const char *const kept[] = {"gate.weight",     "embed_tokens.weight", "A_log",
+                                       "dt_bias",         "conv1d.weight",       "layernorm.weight",
+                                       "res_proj.weight", "wqkv.weight",         "proj.0.weight"};
     static const char *const cast[] = {"q_proj.weight", "o_proj.weight", "w1.weight_packed",
                                        "w2.weight_scale", "lm_head.weight"};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
@@ -253,9 +254,8 @@ static void check_part(const struct k3_plan *plan, const struct k3_part *part,
     sum->part_count += cursor != 0;
     k3_text_init(&header);
     assert_int_equal(k3_part_header(plan, part, &header, &err), 0);
-    assert_int_equal(k3_st_decode("part", header.data, header.bytes, header.bytes + cursor, &st,
-                                  &err),
-                     0);
+    assert_int_equal(
+        k3_st_decode("part", header.data, header.bytes, header.bytes + cursor, &st, &err), 0);
     assert_int_equal(st->tensor_count, part->entry_count);
     k3_st_free(st);
     k3_text_fini(&header);
@@ -287,7 +287,12 @@ static void test_parts_agree_with_sizes(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "verbatim", "nvfp4", "fp8-block", "mxfp8", "bf16", "int4-g32",
+        "verbatim",
+        "nvfp4",
+        "fp8-block",
+        "mxfp8",
+        "bf16",
+        "int4-g32",
         "attention=nvfp4,experts=int8-g32,shared=fp8-channel,latent=fp8-tensor,dense=mxfp4",
         "router=fp8-block,embed=int4-g128,vision=nvfp4,projector=mxfp8,head=int8-g32",
         "attention=int4-g32,vision=fp8-tensor,*.layers.2.*=verbatim"};
@@ -325,10 +330,10 @@ static void test_plan_text(void **state)
     assert_int_equal(k3_plan_decode(plan->text, plan->text_bytes, &back, &err), 0);
     assert_memory_equal(&back->policy, &plan->policy, sizeof policy);
     k3_plan_close(back);
-    static const char *const other[] = {
-        "attention=fp8-block,experts=nvfp4,*.layers.99.*=verbatim",
-        "attention=fp8-blocks,experts=nvfp4,*.layers.7*=verbatim",
-        "experts=nvfp4,attention=fp8-block,*.layers.7.*=verbatim", "nvfp4"};
+    static const char *const other[] = {"attention=fp8-block,experts=nvfp4,*.layers.99.*=verbatim",
+                                        "attention=fp8-blocks,experts=nvfp4,*.layers.7*=verbatim",
+                                        "experts=nvfp4,attention=fp8-block,*.layers.7.*=verbatim",
+                                        "nvfp4"};
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
         struct k3_text forged;
         k3_err_init(&err);
@@ -344,11 +349,14 @@ static void test_plan_text(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),      cmocka_unit_test(test_bad_texts),
-        cmocka_unit_test(test_json),       cmocka_unit_test(test_reach),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_k3_sizes),
-        cmocka_unit_test(test_parts_agree_with_sizes), cmocka_unit_test(test_plan_text)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
+                                       cmocka_unit_test(test_bad_texts),
+                                       cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_reach),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_k3_sizes),
+                                       cmocka_unit_test(test_parts_agree_with_sizes),
+                                       cmocka_unit_test(test_plan_text)};
     k3_test_config(&config);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define POLICY_BYTES_MAX (1u << 20) /* 64 patterns take 10 KB */
-#define ADVICE_COUNT 4u /* enough to choose from, short enough for one sentence */
+#define ADVICE_COUNT     4u         /* enough to choose from, short enough for one sentence */
 
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err)
 {

@@ -280,7 +280,8 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
         view->image_bytes += view->ranks[r].image_bytes;
     }
     uint32_t rank;
-    view->fits = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank) <= opts->budget_bytes;
+    view->fits = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank) <=
+                 opts->budget_bytes;
     int rc = count_disk(view, err);
     if (rc)
         return rc;

@@ -112,7 +112,7 @@ struct k3_opts {
     uint32_t shared;  /* K3_OPT_SHARED_* */
     uint32_t vision;  /* K3_OPT_VISION_* */
     uint64_t budget_bytes;
-    const char *quant; /* NULL: verbatim */
+    const char *quant;              /* NULL: verbatim */
     uint64_t rate_bytes_per_second; /* 0: no time is estimated */
 
     struct k3_strings out;
