@@ -415,7 +415,9 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
 static int content_bytes_max(const struct k3_set *set, uint64_t *max, struct k3_err *err)
 {
     uint64_t config_bytes = K3_CONFIG_BYTES_MAX, header_bytes = 0;
-    for (uint32_t i = 0; i < set->manifest.file_count; i++)
+    /* The config.json of a set with casts is another than the checkpoint's. */
+    bool is_own = k3_policy_is_verbatim(&set->plan->policy);
+    for (uint32_t i = 0; i < set->manifest.file_count && is_own; i++)
         if (!strcmp(set->manifest.files[i].name, K3_CONFIG_NAME))
             config_bytes = set->manifest.files[i].bytes;
     for (uint32_t f = 0; f < set->plan->source_count; f++)
