@@ -246,6 +246,19 @@ static int check_in_layer(const struct k3_policy *policy, const struct k3_config
                        "--quant: %s and %s are one matrix to engines: give both one format", one,
                        two);
     }
+    uint32_t first = r; /* engines have one container for all projections of the experts */
+    while (rule->role == K3_ROLE_EXPERTS && first > 0 &&
+           config->model->rules[first - 1].role == K3_ROLE_EXPERTS)
+        first--;
+    if (k3_policy_fmt(policy, config, first, layer) != fmt && first != r)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--quant: experts of layer %u: give w1, w2 and w3 one format", layer);
+    if (policy->is_modelopt &&
+        (fmt == K3_Q_INT4_G32 || fmt == K3_Q_INT4_G128 || fmt == K3_Q_INT8_G32))
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--config modelopt: ModelOpt's configuration has no word for %s; leave "
+                       "--config away",
+                       k3_qfmt_name(fmt));
     return fmt == K3_Q_VERBATIM ? 0 : check_rule(layout, config, r, layer, fmt, err);
 }
 

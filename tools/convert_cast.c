@@ -111,10 +111,9 @@ static int put(struct k3_caster *caster, uint32_t target, int which, const void 
     const struct k3_entry *entry = entry_of(caster, target, which);
     if (!entry || !range[1])
         return 0;
-    return caster->put(caster->context, target, data, range[1],
-                       caster->scatter->targets[target].header_bytes + entry->begin_offset +
-                           range[0],
-                       err);
+    return caster->put(
+        caster->context, target, data, range[1],
+        caster->scatter->targets[target].header_bytes + entry->begin_offset + range[0], err);
 }
 
 static uint64_t values_of(const struct k3_caster *caster, uint64_t bytes)
@@ -157,7 +156,8 @@ static int grow_buffers(struct k3_caster *caster, struct k3_err *err)
     if (!rc)
         rc = k3_cast_grow(&caster->cut, &caster->cut_cap, band, err);
     if (!rc)
-        rc = k3_cast_grow(&caster->cut_scale, &caster->cut_scale_cap, values / K3_MX_GROUP + 1, err);
+        rc = k3_cast_grow(&caster->cut_scale, &caster->cut_scale_cap, values / K3_MX_GROUP + 1,
+                          err);
     if (!rc)
         rc = k3_cast_grow(&caster->bf16, &caster->bf16_cap, values * 2, err);
     if (!rc)
@@ -190,12 +190,11 @@ static int begin_matrix(struct k3_caster *caster, const struct k3_run *run, stru
     uint64_t cols = values_of(caster, any->slice.column_bytes);
     enum k3_qfmt to = k3_cast_fmt(plan, run->slot);
     k3_plan_slot_name(plan, run->slot, caster->name, sizeof caster->name);
-    caster->quant =
-        (struct k3_quant){.name = caster->name,
-                          .params = k3_cast_params(plan, to),
-                          .cols = cols,
-                          .global = caster->survey->globals ? caster->survey->globals[run->slot]
-                                                            : 0};
+    caster->quant = (struct k3_quant){
+        .name = caster->name,
+        .params = k3_cast_params(plan, to),
+        .cols = cols,
+        .global = caster->survey->globals ? caster->survey->globals[run->slot] : 0};
     int rc = k3_qfmt_geometry(to, any->slice.row_count, cols, &caster->geom, err);
     if (!rc)
         rc = grow_buffers(caster, err);

@@ -151,8 +151,8 @@ static int find_amax(struct look *look, const struct matrix *matrix, uint16_t *a
     while (!rc && next_rows(matrix, matrix->row_bytes, &rows)) {
         rc = read_rows(look, matrix, true, &rows, err);
         if (!rc && matrix->from == K3_Q_MXFP4) {
-            rc = k3_cast_grow(&look->bf16, &look->bf16_cap,
-                              rows.row_count * matrix->row_bytes * 4, err);
+            rc = k3_cast_grow(&look->bf16, &look->bf16_cap, rows.row_count * matrix->row_bytes * 4,
+                              err);
             rows.weight = look->bf16;
             if (!rc)
                 rc = k3_mx_rows(&to_bf16, &rows, &ignored, err);
@@ -182,9 +182,9 @@ static uint32_t members_of(const struct k3_plan *plan, uint32_t slot, uint32_t m
     for (uint32_t r = 0; r < model->rule_count; r++)
         if (model->rules[r].scope == model->rules[rule].scope &&
             !strcmp(model->rules[r].view, model->rules[rule].view))
-            members[count++] =
-                plan->rule_slot[r] +
-                layer * k3_rule_repeat_count(&plan->config, &model->rules[r]) + index;
+            members[count++] = plan->rule_slot[r] +
+                               layer * k3_rule_repeat_count(&plan->config, &model->rules[r]) +
+                               index;
     return count;
 }
 
@@ -211,8 +211,7 @@ static int look_window(struct look *look, const uint32_t *members, uint32_t coun
     return rc;
 }
 
-static int look_amax(struct look *look, const uint32_t *members, uint32_t count,
-                     struct k3_err *err)
+static int look_amax(struct look *look, const uint32_t *members, uint32_t count, struct k3_err *err)
 {
     struct matrix matrix;
     uint16_t amax = 0;
