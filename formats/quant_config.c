@@ -407,7 +407,7 @@ static int find_member(struct k3_json *json, const char *name, struct k3_json_to
 static int find_block(const char *text, size_t bytes, struct span *span, struct k3_err *err)
 {
     struct k3_json *json = NULL;
-    struct k3_json_token token;
+    struct k3_json_token token = {0};
     unsigned depth = 1;
     int rc = k3_json_open("config.json", text, bytes, K3_JSON_DEPTH_MAX, &json, err);
     if (!rc)

@@ -166,7 +166,7 @@ static uint32_t scale_slot(const struct k3_plan *plan, uint32_t slot)
 {
     char name[K3_ST_NAME_BYTES_MAX + 1];
     k3_plan_slot_name(plan, slot, name, sizeof name);
-    strcpy(strstr(name, "weight_packed"), "weight_scale");
+    memcpy(strstr(name, "weight_packed"), "weight_scale", sizeof "weight_scale");
     return k3_plan_find(plan, name, strlen(name));
 }
 

@@ -281,7 +281,7 @@ static int look_breaches(struct look *look, uint32_t slot, struct k3_err *err)
 static int look_at(struct look *look, uint32_t slot, struct k3_err *err)
 {
     const struct k3_plan *plan = look->plan;
-    uint32_t rule, layer, index, members[K3_RULE_COUNT_MAX];
+    uint32_t rule, layer, index, members[K3_RULE_COUNT_MAX] = {0};
     if (!k3_plan_slot(plan, slot, &rule, &layer, &index))
         return 0;
     const struct k3_rule *r = &plan->config.model->rules[rule];
