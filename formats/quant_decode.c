@@ -45,7 +45,7 @@ static float scale_of(const struct k3_quant *quant, const struct k3_qgeom *geom,
 /* The code of column `col` by itself, as a number. */
 static float element(enum k3_qfmt fmt, const uint8_t *row, uint64_t col)
 {
-    unsigned nibble = row[fmt == K3_Q_BF16 ? 0 : col / 2] >> (col % 2 * 4) & 15u;
+    unsigned nibble = (unsigned)row[fmt == K3_Q_BF16 ? 0 : col / 2] >> (col % 2 * 4) & 15u;
     switch (fmt) {
     case K3_Q_BF16:
         return k3_bf16_value(k3_bf16_at(row, col));

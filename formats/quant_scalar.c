@@ -36,7 +36,7 @@ static void e2m1(const struct k3_qrun *run, struct k3_qlanes *lanes)
     for (size_t i = 0; i < run->count; i++) {
         float x = k3_bf16_value(k3_bf16_at(run->x, i)), scale = run->scale[i / run->group_cols];
         uint8_t code = k3_e2m1_code(x / scale);
-        run->out[i / 2] = i % 2 ? (uint8_t)(run->out[i / 2] | code << 4) : code;
+        run->out[i / 2] = (uint8_t)(i % 2 ? run->out[i / 2] | code << 4 : code);
         account(lanes, i, x, k3_e2m1_values[code] * scale);
     }
 }

@@ -192,7 +192,7 @@ static uint32_t members_of(const struct k3_plan *plan, uint32_t slot, uint32_t m
 static int look_window(struct look *look, const uint32_t *members, uint32_t count,
                        struct k3_err *err)
 {
-    struct matrix matrix;
+    struct matrix matrix = {0};
     enum k3_mx_fit fit = K3_MX_UNKNOWN;
     struct k3_mx_window window;
     int rc = 0;
@@ -213,7 +213,7 @@ static int look_window(struct look *look, const uint32_t *members, uint32_t coun
 
 static int look_amax(struct look *look, const uint32_t *members, uint32_t count, struct k3_err *err)
 {
-    struct matrix matrix;
+    struct matrix matrix = {0};
     uint16_t amax = 0;
     int rc = 0;
     for (uint32_t m = 0; m < count && !rc; m++) {

