@@ -7,6 +7,7 @@
 
 #include "fs.h"
 #include "sizes.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,23 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
     if (opts->config == K3_OPT_CONFIG_MODELOPT)
         policy->is_modelopt = true;
     return rc;
+}
+
+void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
+{
+    k3_text_putf(out, " --tp %u", layout->tp);
+    if (layout->dp != 1)
+        k3_text_putf(out, " --dp %u", layout->dp);
+    if (layout->pp != 1)
+        k3_text_putf(out, " --pp %u", layout->pp);
+    for (uint32_t s = 0; layout->pp != 1 && s < layout->pp; s++)
+        k3_text_putf(out, "%s%u", s ? "," : " --pp-layers ", layout->stage_layers[s]);
+    if (layout->experts_ep)
+        k3_text_puts(out, " --experts ep");
+    if (layout->shared_replicate)
+        k3_text_puts(out, " --shared replicate");
+    if (layout->vision != K3_VISION_REPLICATE)
+        k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
