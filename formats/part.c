@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP_ALIGN   4096u /* FORMAT.md 1 */
-#define SMALL_ALIGN   256u
-#define KDA_ROW_ALIGN 16u
+#define GROUP_ALIGN 4096u /* FORMAT.md 1 */
+#define SMALL_ALIGN 256u
 
 /* A part being laid out. */
 struct builder {
@@ -24,9 +23,11 @@ struct builder {
     uint64_t cursor; /* end of what is laid out */
     uint32_t layer;
     uint32_t pad_count;
-    uint8_t group;       /* of the last tensor; 0: none yet */
-    const char *view;    /* pattern of the open view, NULL: none */
+    bool is_begun;       /* a tensor is laid out */
+    bool has_view;       /* the last view is open for what joins it */
+    struct k3_row last;  /* row of the last tensor */
     uint32_t view_index; /* block of the open view */
+    uint64_t fused_rows; /* rows of the codes of the open view, whatever is laid out of it */
 };
 
 static struct k3_entry *new_entry(struct builder *b)
@@ -67,13 +68,20 @@ static int pad_to(struct builder *b, uint64_t end)
     return 0;
 }
 
+/* Does this tensor join the view of the one before it? */
+static bool joins(const struct builder *b, const struct k3_row *row, uint32_t index)
+{
+    const struct k3_config *config = &b->plan->config;
+    return b->has_view && k3_row_same_view(config, &b->last, row) &&
+           (config->model->rules[row->rule].repeat != K3_REPEAT_BLOCK || b->view_index == index);
+}
+
 /* Open a view for the tensor about to be laid out, or let it join the open one. */
-static struct k3_view *view_for(struct builder *b, const struct k3_rule *rule, uint32_t index)
+static struct k3_view *view_for(struct builder *b, const struct k3_row *row, uint32_t index,
+                                uint8_t dtype)
 {
     struct k3_part *part = b->part;
-    bool same = b->view && !strcmp(b->view, rule->view) &&
-                (rule->repeat != K3_REPEAT_BLOCK || b->view_index == index);
-    if (same)
+    if (joins(b, row, index))
         return &part->views[part->view_count - 1];
     if (part->view_count == part->view_cap) {
         uint32_t cap = part->view_cap ? part->view_cap * 2 : 32;
@@ -84,33 +92,31 @@ static struct k3_view *view_for(struct builder *b, const struct k3_rule *rule, u
         part->view_cap = cap;
     }
     struct k3_view *view = &part->views[part->view_count++];
+    char pattern[K3_ROW_NAME_BYTES];
     memset(view, 0, sizeof *view);
-    k3_rule_name(rule->view, b->layer, index, view->name, sizeof view->name);
-    view->dtype = rule->dtype;
+    k3_row_view(&b->plan->config, row, pattern);
+    k3_rule_name(pattern, b->layer, index, view->name, sizeof view->name);
+    view->dtype = dtype;
     view->begin_offset = b->cursor;
-    b->view = rule->view;
+    b->has_view = true;
     b->view_index = index;
+    b->fused_rows = 0;
     return view;
-}
-
-/* Shape of a slice: dimension 0 counts its rows, dimension 1 shrinks with the columns. */
-static void slice_shape(const struct k3_config *config, const struct k3_rule *rule,
-                        const struct k3_slice *slice, uint64_t shape[4])
-{
-    for (unsigned d = 0; d < rule->dim_count; d++)
-        shape[d] = config->value[rule->dim[d]];
-    shape[0] = slice->row_count;
-    if (rule->split == K3_SPLIT_COLUMNS)
-        shape[1] = shape[1] * slice->column_bytes / slice->row_bytes;
 }
 
 /* Let a tensor join its view's shape: experts count in dimension 0, rows of fused tensors add up.
  */
-static void grow_view(struct k3_view *view, const struct k3_config *config,
-                      const struct k3_rule *rule, const struct k3_entry *entry)
+static void grow_view(struct k3_view *view, const struct k3_rule *rule,
+                      const struct k3_entry *entry, const struct k3_row_dims *dims)
 {
     uint64_t shape[4];
-    slice_shape(config, rule, &entry->slice, shape);
+    unsigned dim_count = dims->dim_count;
+    memcpy(shape, dims->shape, sizeof shape);
+    if (entry->row.what == K3_ROW_SHAPE) { /* numbers [2] of one matrix: a row of the view */
+        shape[1] = shape[0];
+        shape[0] = 1;
+        dim_count = 2;
+    }
     bool fresh = view->dim_count == 0;
     if (rule->repeat == K3_REPEAT_EXPERT) {
         if (fresh ||
@@ -120,61 +126,60 @@ static void grow_view(struct k3_view *view, const struct k3_config *config,
             view->shape[1] = 0; /* rows are summed anew for each expert, with the same result */
         }
         view->shape[1] += shape[0];
-        view->shape[2] = shape[1];
-        view->dim_count = 3;
+        view->shape[2] = dim_count > 1 ? shape[1] : 0;
+        view->dim_count = (uint8_t)(dim_count + 1);
     } else {
-        view->dim_count = rule->dim_count;
+        view->dim_count = (uint8_t)dim_count;
         uint64_t rows = fresh ? 0 : view->shape[0];
-        memcpy(view->shape, shape, rule->dim_count * sizeof shape[0]);
+        memcpy(view->shape, shape, dim_count * sizeof shape[0]);
         view->shape[0] += rows;
     }
     view->end_offset = entry->begin_offset + entry->bytes;
 }
 
-static int place_tensor(struct builder *b, uint32_t r, uint32_t index, const struct k3_slice *slice)
+/* Where the tensor begins. */
+static uint64_t start_of(const struct builder *b, const struct k3_row *row, uint32_t index,
+                         bool new_group)
+{
+    if (new_group)
+        return k3_align_up(b->cursor, GROUP_ALIGN);
+    bool is_dense = row->what >= K3_ROW_GLOBAL && joins(b, row, index);
+    return row->is_small && !is_dense ? k3_align_up(b->cursor, SMALL_ALIGN) : b->cursor;
+}
+
+static int place_tensor(struct builder *b, const struct k3_row *row, uint32_t index,
+                        const struct k3_slice *slice)
 {
     const struct k3_config *config = &b->plan->config;
-    const struct k3_rule *rule = &config->model->rules[r];
-    bool new_group = b->group != rule->group || (rule->flags & K3_RULE_OWN_GROUP);
-    uint64_t start = b->cursor;
-    if (new_group)
-        start = k3_align_up(start, GROUP_ALIGN);
-    else if (rule->flags & K3_RULE_SMALL)
-        start = k3_align_up(start, SMALL_ALIGN);
-    int rc = pad_to(b, start);
+    const struct k3_rule *rule = &config->model->rules[row->rule];
+    bool new_group = !b->is_begun || b->last.group != row->group || row->is_own;
+    struct k3_row_dims dims;
+    int rc = pad_to(b, start_of(b, row, index, new_group));
     if (rc)
         return rc;
     if (new_group)
-        b->view = NULL; /* no view leaves its group */
-    b->group = rule->group;
-    struct k3_view *view = view_for(b, rule, index);
+        b->has_view = false; /* no view leaves its group */
+    k3_row_dims(config, row, slice, &dims);
+    struct k3_view *view = view_for(b, row, index, dims.dtype);
     struct k3_entry *entry = view ? new_entry(b) : NULL;
     if (!entry)
         return no_memory(b);
     entry->begin_offset = b->cursor;
-    entry->bytes = slice->row_count * slice->column_bytes;
+    entry->bytes = dims.bytes;
     entry->slice = *slice;
-    entry->slot = b->plan->rule_slot[r] + b->layer * k3_rule_repeat_count(config, rule) + index;
-    entry->rule = (uint16_t)r;
+    entry->slot = b->plan->rule_slot[row->rule] + b->layer * k3_rule_repeat_count(config, rule) +
+                  index;
+    entry->row = *row;
     entry->index = index;
+    b->is_begun = true;
+    b->last = *row;
     b->cursor += entry->bytes;
-    grow_view(view, config, rule, entry);
-    if (!(rule->flags & K3_RULE_PAD_ROWS))
-        return 0;
-    uint64_t rows = k3_align_up(view->shape[0], KDA_ROW_ALIGN) - view->shape[0];
+    b->fused_rows += slice->row_count;
+    grow_view(view, rule, entry, &dims);
+    uint64_t rows = k3_row_pad(config, row, slice, b->fused_rows);
     view->shape[0] += rows;
-    view->end_offset += rows * slice->row_bytes;
-    return pad_to(b, b->cursor + rows * slice->row_bytes);
-}
-
-static bool in_part(const struct k3_config *config, const struct k3_rule *rule, uint32_t part)
-{
-    if (part == 0)
-        return rule->scope == K3_SCOPE_FIRST;
-    if (part == config->layer_count + 1)
-        return rule->scope == K3_SCOPE_LAST;
-    return rule->scope != K3_SCOPE_FIRST && rule->scope != K3_SCOPE_LAST &&
-           k3_rule_applies(config, rule, part - 1);
+    view->end_offset += rows * dims.row_bytes;
+    return pad_to(b, b->cursor + rows * dims.row_bytes);
 }
 
 /* True when a stage holds a part at all. */
@@ -196,23 +201,37 @@ bool k3_layout_has_part(const struct k3_config *config, const struct k3_layout *
     return stage_has(config, layout, &place, part);
 }
 
-/* End of the run that begins at rule r: rows of one group and one repeat. */
-static uint32_t run_end(const struct k3_model *model, uint32_t r)
+/* End of the rows that are repeated together with row r. */
+static uint32_t run_end(const struct k3_row *rows, uint32_t count, uint32_t r)
 {
-    const struct k3_rule *first = &model->rules[r];
     uint32_t end = r + 1;
-    while (first->repeat != K3_REPEAT_NONE && end < model->rule_count &&
-           model->rules[end].group == first->group && model->rules[end].repeat == first->repeat &&
-           model->rules[end].scope == first->scope)
+    while (end < count && rows[end].run == rows[r].run)
         end++;
     return end;
+}
+
+/* The rows [r, end) of one run, for each expert or block. */
+static int place_run(struct builder *b, const struct k3_row *rows, uint32_t r, uint32_t end)
+{
+    const struct k3_plan *plan = b->plan;
+    const struct k3_rule *rules = plan->config.model->rules;
+    uint32_t repeats = k3_rule_repeat_count(&plan->config, &rules[rows[r].rule]);
+    int rc = 0;
+    for (uint32_t index = 0; index < repeats && !rc; index++)
+        for (uint32_t k = r; k < end && !rc; k++) {
+            struct k3_slice slice;
+            if (k3_layout_slice(&plan->layout, &plan->config, &rules[rows[k].rule], index,
+                                &b->place, &slice))
+                rc = place_tensor(b, &rows[k], index, &slice);
+        }
+    return rc;
 }
 
 int k3_part_build(const struct k3_plan *plan, uint32_t rank, uint32_t part, struct k3_part *out,
                   struct k3_err *err)
 {
-    const struct k3_model *model = plan->config.model;
     struct builder b = {.plan = plan, .part = out, .err = err, .layer = part ? part - 1 : 0};
+    struct k3_row rows[K3_ROW_COUNT_MAX];
     int rc = 0;
     memset(out, 0, sizeof *out);
     out->rank = rank;
@@ -222,18 +241,10 @@ int k3_part_build(const struct k3_plan *plan, uint32_t rank, uint32_t part, stru
         return 0;
     if (part == 0 || part == plan->config.layer_count + 1)
         b.layer = 0;
-    for (uint32_t r = 0, end; r < model->rule_count && !rc; r = end) {
-        end = run_end(model, r);
-        if (!in_part(&plan->config, &model->rules[r], part))
-            continue;
-        uint32_t repeats = k3_rule_repeat_count(&plan->config, &model->rules[r]);
-        for (uint32_t index = 0; index < repeats && !rc; index++)
-            for (uint32_t k = r; k < end && !rc; k++) {
-                struct k3_slice slice;
-                if (k3_layout_slice(&plan->layout, &plan->config, &model->rules[k], index, &b.place,
-                                    &slice))
-                    rc = place_tensor(&b, k, index, &slice);
-            }
+    uint32_t count = k3_rows_build(&plan->config, &plan->policy, part, rows);
+    for (uint32_t r = 0, end; r < count && !rc; r = end) {
+        end = run_end(rows, count, r);
+        rc = place_run(&b, rows, r, end);
     }
     if (!rc)
         rc = pad_to(&b, k3_align_up(b.cursor, K3_UNIT_BYTES));
@@ -284,11 +295,14 @@ static void put_entry(const struct k3_plan *plan, const struct k3_part *part,
         tensor.dim_count = 1;
         tensor.shape[0] = entry->bytes;
     } else {
-        const struct k3_rule *rule = &plan->config.model->rules[entry->rule];
-        k3_rule_name(rule->name, part->part ? part->part - 1 : 0, entry->index, name, sizeof name);
-        tensor.dtype = rule->dtype;
-        tensor.dim_count = rule->dim_count;
-        slice_shape(&plan->config, rule, &entry->slice, tensor.shape);
+        char pattern[K3_ROW_NAME_BYTES];
+        struct k3_row_dims dims;
+        k3_row_name(&plan->config, &entry->row, pattern);
+        k3_rule_name(pattern, part->part ? part->part - 1 : 0, entry->index, name, sizeof name);
+        k3_row_dims(&plan->config, &entry->row, &entry->slice, &dims);
+        tensor.dtype = dims.dtype;
+        tensor.dim_count = dims.dim_count;
+        memcpy(tensor.shape, dims.shape, dims.dim_count * sizeof dims.shape[0]);
     }
     tensor.name_bytes = (uint32_t)strlen(name);
     k3_st_out_tensor(out, &tensor);
@@ -362,56 +376,80 @@ int k3_view_decode(const char *key, const char *value, struct k3_view *view, str
 
 /* ---- sizes ---- */
 
-/* Add one part to the sums; the same walk as k3_part_build with multiplication in place of the
- * loops. */
-static uint64_t part_sizes(const struct k3_config *config, const struct k3_layout *layout,
-                           const struct k3_place *place, uint32_t part, struct k3_rank_sizes *sizes)
+struct sizer {
+    const struct k3_config *config;
+    const struct k3_layout *layout;
+    const struct k3_policy *policy;
+    struct k3_place place;
+    struct k3_rank_sizes *sizes;
+    uint64_t cursor;
+    uint64_t fused_rows; /* as in struct builder */
+};
+
+/* One row, all its experts or blocks at once; before: the row in front of it, NULL: none. */
+static void add_row(struct sizer *s, const struct k3_row *row, const struct k3_row *before)
 {
-    uint64_t cursor = 0, group_begin = 0;
-    uint8_t group = 0;
-    for (uint32_t r = 0; r < config->model->rule_count; r++) {
-        const struct k3_rule *rule = &config->model->rules[r];
-        struct k3_slice slice;
-        uint32_t first = 0, count = k3_rule_repeat_count(config, rule);
-        if (rule->role == K3_ROLE_EXPERTS && layout->experts_ep) {
-            count /= place->g_count;
-            first = count * place->g;
-        }
-        if (!in_part(config, rule, part) ||
-            !k3_layout_slice(layout, config, rule, first, place, &slice))
-            continue;
-        uint64_t bytes = slice.row_count * slice.column_bytes;
-        if (rule->group != group || (rule->flags & K3_RULE_OWN_GROUP))
-            group_begin = cursor = k3_align_up(cursor, GROUP_ALIGN);
-        group = rule->group;
-        if (rule->flags & K3_RULE_OWN_GROUP)
-            cursor += k3_align_up(bytes, GROUP_ALIGN) * count;
-        else if (rule->flags & K3_RULE_SMALL)
-            cursor += k3_align_up(bytes, SMALL_ALIGN) * count;
-        else
-            cursor += bytes * count;
-        sizes->read_bytes += bytes * count;
-        sizes->role_bytes[rule->role] += bytes * count;
-        if (slice.copy_count > 1)
-            sizes->replicated_bytes += bytes * count;
-        if (rule->flags & K3_RULE_PAD_ROWS)
-            cursor = group_begin +
-                     k3_align_up((cursor - group_begin) / slice.row_bytes, KDA_ROW_ALIGN) *
-                         slice.row_bytes;
+    const struct k3_config *config = s->config;
+    const struct k3_rule *rule = &config->model->rules[row->rule];
+    struct k3_rank_sizes *sizes = s->sizes;
+    struct k3_slice slice;
+    struct k3_row_dims dims;
+    uint32_t first = 0, count = k3_rule_repeat_count(config, rule);
+    if (rule->role == K3_ROLE_EXPERTS && s->layout->experts_ep) {
+        count /= s->place.g_count;
+        first = count * s->place.g;
     }
-    return k3_align_up(cursor, K3_UNIT_BYTES);
+    if (!k3_layout_slice(s->layout, config, rule, first, &s->place, &slice))
+        return;
+    k3_row_dims(config, row, &slice, &dims);
+    bool new_group = !before || before->group != row->group || row->is_own;
+    bool is_joined = before && !new_group && k3_row_same_view(config, before, row);
+    bool is_dense = row->what >= K3_ROW_GLOBAL && rule->repeat != K3_REPEAT_BLOCK;
+    uint64_t align = row->is_own ? GROUP_ALIGN : row->is_small && !is_dense ? SMALL_ALIGN : 1;
+    if (new_group)
+        s->cursor = k3_align_up(s->cursor, GROUP_ALIGN);
+    else if (row->is_small && !(is_dense && is_joined))
+        s->cursor = k3_align_up(s->cursor, SMALL_ALIGN);
+    s->cursor += k3_align_up(dims.bytes, align) * count;
+    s->fused_rows = (is_joined ? s->fused_rows : 0) + slice.row_count;
+    s->cursor += k3_row_pad(config, row, &slice, s->fused_rows) * dims.row_bytes;
+    sizes->read_bytes += dims.bytes * count;
+    sizes->role_bytes[rule->role] += dims.bytes * count;
+    /* A global scale and a shape are those of the whole matrix, or of equal cuts of it. */
+    bool is_whole = row->what >= K3_ROW_GLOBAL && rule->split != K3_SPLIT_REPLICATE &&
+                    !(rule->role == K3_ROLE_EXPERTS && s->layout->experts_ep);
+    if (slice.copy_count > 1 || (is_whole && (slice.row_count < config->value[rule->dim[0]] ||
+                                              slice.column_bytes < slice.row_bytes)))
+        sizes->replicated_bytes += dims.bytes * count;
 }
 
-void k3_rank_sizes(const struct k3_config *config, const struct k3_layout *layout, uint32_t rank,
-                   struct k3_rank_sizes *sizes)
+/* Add one part to the sums; the same walk as k3_part_build with multiplication in place of the
+ * loops. */
+static uint64_t part_sizes(struct sizer *s, uint32_t part)
 {
-    struct k3_place place;
+    struct k3_row rows[K3_ROW_COUNT_MAX];
+    uint32_t count = k3_rows_build(s->config, s->policy, part, rows);
+    const struct k3_row *before = NULL;
+    s->cursor = 0;
+    for (uint32_t r = 0; r < count; r++) {
+        uint64_t read = s->sizes->read_bytes;
+        add_row(s, &rows[r], before);
+        if (s->sizes->read_bytes != read)
+            before = &rows[r]; /* else the rank holds nothing of it */
+    }
+    return k3_align_up(s->cursor, K3_UNIT_BYTES);
+}
+
+void k3_rank_sizes(const struct k3_config *config, const struct k3_layout *layout,
+                   const struct k3_policy *policy, uint32_t rank, struct k3_rank_sizes *sizes)
+{
+    struct sizer s = {.config = config, .layout = layout, .policy = policy, .sizes = sizes};
     memset(sizes, 0, sizeof *sizes);
-    k3_layout_place(layout, rank, &place);
+    k3_layout_place(layout, rank, &s.place);
     for (uint32_t part = 0; part < k3_config_part_count(config); part++) {
-        if (!stage_has(config, layout, &place, part))
+        if (!stage_has(config, layout, &s.place, part))
             continue;
-        uint64_t bytes = part_sizes(config, layout, &place, part, sizes);
+        uint64_t bytes = part_sizes(&s, part);
         sizes->image_bytes += bytes;
         sizes->part_count += bytes != 0;
     }

@@ -3,6 +3,7 @@
 #ifndef K3_PART_H
 #define K3_PART_H
 
+#include "image_rows.h"
 #include "plan.h"
 
 #define K3_VIEW_NAME_BYTES 64u /* longest view name with its layer number is below 40 */
@@ -10,10 +11,10 @@
 /* A tensor slice or a pad, in data order; entries tile the data section. */
 struct k3_entry {
     uint64_t begin_offset, bytes; /* in the data section */
-    struct k3_slice slice;        /* undefined for pads */
-    uint32_t slot;                /* K3_SLOT_NONE: a pad */
+    struct k3_slice slice;        /* of the tensor in the checkpoint; undefined for pads */
+    uint32_t slot;                /* of that tensor, or of the matrix cast; K3_SLOT_NONE: a pad */
     uint32_t index;               /* expert or block; of a pad: its number N */
-    uint16_t rule;
+    struct k3_row row;            /* undefined for pads */
 };
 
 struct k3_view {

@@ -24,14 +24,18 @@ static uint64_t rule_slot_count(const struct k3_config *config, const struct k3_
 }
 
 int k3_plan_open(const struct k3_config *config, const struct k3_layout *layout,
-                 struct k3_plan **out, struct k3_err *err)
+                 const struct k3_policy *policy, struct k3_plan **out, struct k3_err *err)
 {
-    int rc = 0;
+    int rc = policy ? k3_policy_check(policy, config, layout, err) : 0;
+    if (rc)
+        return rc;
     struct k3_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return k3_fail(err, K3_ENOMEM, "no memory for a plan");
     plan->config = *config;
     plan->layout = *layout;
+    if (policy)
+        plan->policy = *policy;
     plan->total_size = UINT64_MAX;
     uint64_t slots = 0;
     for (uint32_t r = 0; r < config->model->rule_count; r++) {

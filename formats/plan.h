@@ -10,6 +10,7 @@
 #include "bytes.h"
 #include "layout.h"
 #include "manifest.h"
+#include "policy.h"
 #include "st.h"
 
 #define K3_SLOT_NONE UINT32_MAX
@@ -41,6 +42,7 @@ struct k3_item {
 struct k3_plan {
     struct k3_config config;
     struct k3_layout layout;
+    struct k3_policy policy;
     struct k3_source *sources;      /* sorted by name */
     struct k3_tensor_place *places; /* by slot */
     struct k3_item *items;
@@ -58,9 +60,10 @@ struct k3_plan {
     uint8_t digest[K3_DIGEST_BYTES];
 };
 
-/* Begin a plan with a resolved layout.  Fails: K3_ENOMEM, K3_ELIMIT. */
+/* Begin a plan with a resolved layout and a policy (NULL: verbatim).  Fails: K3_ENOMEM, K3_ELIMIT;
+ * as k3_policy_check. */
 int k3_plan_open(const struct k3_config *config, const struct k3_layout *layout,
-                 struct k3_plan **out, struct k3_err *err);
+                 const struct k3_policy *policy, struct k3_plan **out, struct k3_err *err);
 void k3_plan_close(struct k3_plan *plan); /* NULL is fine */
 
 /* Slot of a tensor name, K3_SLOT_NONE where the rules know none. */
@@ -102,7 +105,8 @@ struct k3_rank_sizes {
     uint64_t role_bytes[K3_ROLE_COUNT];
     uint32_t part_count;
 };
-void k3_rank_sizes(const struct k3_config *config, const struct k3_layout *layout, uint32_t rank,
-                   struct k3_rank_sizes *sizes);
+/* policy NULL: verbatim; else checked against model and layout. */
+void k3_rank_sizes(const struct k3_config *config, const struct k3_layout *layout,
+                   const struct k3_policy *policy, uint32_t rank, struct k3_rank_sizes *sizes);
 
 #endif

@@ -119,7 +119,11 @@ static void emit(const struct k3_plan *plan, struct k3_text *text)
     put_digest(text, "index_sha256", plan->index_sha256);
     k3_text_puts(text, ",\"layout\":");
     k3_layout_encode_plan(&plan->layout, text);
-    k3_text_puts(text, ",\"policy\":\"verbatim\",\"repository\":");
+    char policy[K3_POLICY_TEXT_BYTES];
+    k3_policy_text(&plan->policy, policy);
+    k3_text_puts(text, ",\"policy\":");
+    k3_text_put_json(text, policy);
+    k3_text_puts(text, ",\"repository\":");
     k3_text_put_json(text, plan->repository);
     k3_text_puts(text, ",\"revision\":");
     k3_text_put_json(text, plan->revision);
@@ -220,6 +224,36 @@ static int read_rest(struct k3_plan *plan, const struct k3_doc *root, struct k3_
     return rc;
 }
 
+/* What does not parse, or cannot be done, was not written by this program. */
+static int read_policy(const struct k3_doc *root, struct k3_policy *policy, struct k3_err *err)
+{
+    const struct k3_doc *value = k3_doc_find(root, "policy");
+    const char *text = value ? k3_doc_string(value) : NULL;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    k3_policy_init(policy);
+    if (!text || (strcmp(text, "verbatim") && !strchr(text, '=')) ||
+        k3_policy_parse(text, policy, &ignored))
+        return malformed("policy", err);
+    return 0;
+}
+
+/* Policy and layout on the configuration: what is refused here, no plan has. */
+static int open_decoded(const struct k3_doc *root, const struct k3_config *config,
+                        const struct k3_layout *layout, struct k3_plan **plan, struct k3_err *err)
+{
+    struct k3_policy policy;
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = read_policy(root, &policy, err);
+    if (rc)
+        return rc;
+    rc = k3_plan_open(config, layout, &policy, plan, &inner);
+    if (rc == K3_EUSAGE || rc == K3_EUNSUPPORTED)
+        return k3_fail(err, K3_EFORMAT, "plan: its policy does not fit its model: %s", inner.text);
+    return rc ? k3_fail_as(err, &inner) : 0;
+}
+
 int k3_plan_decode(const char *text, size_t bytes, struct k3_plan **out, struct k3_err *err)
 {
     struct k3_doc *root = NULL;
@@ -245,7 +279,7 @@ int k3_plan_decode(const char *text, size_t bytes, struct k3_plan **out, struct 
     if (!rc)
         rc = k3_layout_decode_plan(layout_doc, &config, &layout, err);
     if (!rc)
-        rc = k3_plan_open(&config, &layout, &plan, err);
+        rc = open_decoded(root, &config, &layout, &plan, err);
     if (!rc)
         rc = read_rest(plan, root, err);
     if (!rc)

@@ -143,7 +143,7 @@ static int check_rank(const struct k3_set *set, const struct k3_manifest_rank *r
     struct k3_place place;
     struct k3_rank_sizes sizes;
     k3_layout_place(&set->layout, rank->rank, &place);
-    k3_rank_sizes(&set->config, &set->layout, rank->rank, &sizes);
+    k3_rank_sizes(&set->config, &set->layout, &set->plan->policy, rank->rank, &sizes);
     /* Part i + 1 is layer i; the first part goes with the first stage, the last with the last. */
     uint32_t begin = place.p == 0 ? 0 : place.layer_begin + 1;
     uint32_t end = place.layer_end + (place.p + 1 == set->layout.pp ? 2u : 1u);

@@ -129,7 +129,7 @@ static void make_plan(struct mini_set *mini, struct k3_err *err)
     k3_layout_init(&layout);
     layout.tp = MINI_RANK_COUNT;
     must(k3_layout_resolve(&layout, config, err), "layout", err);
-    must(k3_plan_open(config, &layout, &mini->plan, err), "plan", err);
+    must(k3_plan_open(config, &layout, NULL, &mini->plan, err), "plan", err);
     add_source(mini, err);
     must(k3_plan_finish(mini->plan, err), "plan", err);
     k3_doc_free(root);

@@ -40,7 +40,7 @@ static void test_tp8_sizes(void **state)
     assert_int_equal(k3_layout_resolve(&layout, &config, &err), 0);
     for (uint32_t rank = 0; rank < 8; rank++) {
         struct k3_rank_sizes sizes;
-        k3_rank_sizes(&config, &layout, rank, &sizes);
+        k3_rank_sizes(&config, &layout, NULL, rank, &sizes);
         assert_int_equal(sizes.read_bytes, 205951299312u);
         assert_int_equal(sizes.image_bytes - sizes.read_bytes, 46698768);
         assert_int_equal(sizes.image_bytes, 205997998080u);
@@ -64,12 +64,12 @@ static void test_stages(void **state)
         uint64_t image = 0, all = 0;
         for (uint32_t rank = 0; rank < k3_layout_world(&layout); rank++) {
             struct k3_rank_sizes sizes;
-            k3_rank_sizes(&config, &layout, rank, &sizes);
+            k3_rank_sizes(&config, &layout, NULL, rank, &sizes);
             image += sizes.image_bytes;
         }
         for (uint32_t rank = 0; rank < 8; rank++) {
             struct k3_rank_sizes sizes;
-            k3_rank_sizes(&config, &whole, rank, &sizes);
+            k3_rank_sizes(&config, &whole, NULL, rank, &sizes);
             all += sizes.image_bytes;
         }
         assert_int_equal(image, all);
@@ -231,12 +231,12 @@ static void test_parts_agree_with_sizes(void **state)
     struct k3_layout layout = layout_of(16, 1, 2);
     assert_int_equal(k3_layout_resolve(&layout, &config, &err), 0);
     struct k3_plan *plan = NULL;
-    assert_int_equal(k3_plan_open(&config, &layout, &plan, &err), 0);
+    assert_int_equal(k3_plan_open(&config, &layout, NULL, &plan, &err), 0);
     for (uint32_t rank = 0; rank < 32; rank += 17) { /* one of each stage */
         struct k3_rank_sizes sizes;
         uint64_t image = 0, read = 0;
         uint32_t parts = 0;
-        k3_rank_sizes(&config, &layout, rank, &sizes);
+        k3_rank_sizes(&config, &layout, NULL, rank, &sizes);
         for (uint32_t p = 0; p < k3_config_part_count(&config); p++) {
             struct k3_part part;
             assert_int_equal(k3_part_build(plan, rank, p, &part, &err), 0);

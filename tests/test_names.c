@@ -89,7 +89,8 @@ static int setup(void **state)
     k3_err_init(&err);
     k3_test_config(&config);
     k3_layout_init(&layout);
-    return k3_layout_resolve(&layout, &config, &err) || k3_plan_open(&config, &layout, &plan, &err);
+    return k3_layout_resolve(&layout, &config, &err) ||
+           k3_plan_open(&config, &layout, NULL, &plan, &err);
 }
 
 static int teardown(void **state)

@@ -5,13 +5,16 @@
  * Invariant: advice is computed by the same function as the plan, never guessed. */
 #include "advice.h"
 
+#include "fs.h"
 #include "sizes.h"
 #include "text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define ADVICE_COUNT 4u /* enough to choose from, short enough for one sentence */
+#define POLICY_BYTES_MAX (1u << 20) /* 64 patterns take 10 KB */
+#define ADVICE_COUNT     4u         /* enough to choose from, short enough for one sentence */
 
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err)
 {
@@ -33,6 +36,47 @@ int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, st
     return 0;
 }
 
+/* The file may lie anywhere: split its path into folder and name. */
+static int load_policy(const char *path, char **text, size_t *bytes, struct k3_err *err)
+{
+    struct k3_dir dir = {.fd = -1};
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    if (!folder)
+        return k3_fail(err, K3_ENOMEM, "no memory for the policy of %s", path);
+    int rc = k3_dir_open(folder, false, &dir, err);
+    if (!rc) {
+        rc = k3_file_load_linked(&dir, slash ? slash + 1 : path, POLICY_BYTES_MAX, text, bytes,
+                                 err);
+        k3_dir_close(&dir);
+    }
+    free(folder);
+    return rc;
+}
+
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+{
+    static const uint8_t oow[] = {K3_OOW_FAIL, K3_OOW_REQUANT, K3_OOW_SNAP};
+    size_t length = strlen(opts->quant);
+    char *text = NULL;
+    size_t bytes = 0;
+    int rc;
+    k3_policy_init(policy);
+    if (length > 5 && !strcmp(opts->quant + length - 5, ".json")) {
+        rc = load_policy(opts->quant, &text, &bytes, err);
+        if (!rc)
+            rc = k3_policy_parse_json(opts->quant, text, bytes, policy, err);
+        free(text);
+    } else {
+        rc = k3_policy_parse(opts->quant, policy, err);
+    }
+    if (opts->oow != K3_OPT_OOW_FAIL)
+        policy->oow = oow[opts->oow];
+    if (opts->config == K3_OPT_CONFIG_MODELOPT)
+        policy->is_modelopt = true;
+    return rc;
+}
+
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
 {
     k3_text_putf(out, " --tp %u", layout->tp);
@@ -51,13 +95,13 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
-                          uint32_t *rank)
+                          const struct k3_policy *policy, uint32_t *rank)
 {
     uint64_t largest = 0;
     *rank = 0;
     for (uint32_t r = 0; r < k3_layout_world(layout); r++) {
         struct k3_rank_sizes sizes;
-        k3_rank_sizes(config, layout, r, &sizes);
+        k3_rank_sizes(config, layout, policy, r, &sizes);
         if (sizes.image_bytes > largest) {
             largest = sizes.image_bytes;
             *rank = r;
@@ -67,16 +111,18 @@ uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout
 }
 
 /* Try one candidate; append it when it divides and fits. */
-static bool try_layout(const struct k3_config *config, struct k3_layout *candidate,
+static bool try_layout(const struct k3_plan *plan, struct k3_layout *candidate,
                        uint64_t budget_bytes, char *text, size_t bytes)
 {
+    const struct k3_config *config = &plan->config;
     struct k3_err ignored;
     uint32_t rank;
     k3_err_init(&ignored);
     memset(candidate->stage_layers, 0, sizeof candidate->stage_layers);
-    if (k3_layout_resolve(candidate, config, &ignored))
+    if (k3_layout_resolve(candidate, config, &ignored) ||
+        k3_policy_check(&plan->policy, config, candidate, &ignored))
         return false;
-    uint64_t image = k3_largest_image(config, candidate, &rank);
+    uint64_t image = k3_largest_image(config, candidate, &plan->policy, &rank);
     if (image > budget_bytes)
         return false;
     size_t used = strlen(text);
@@ -89,9 +135,9 @@ static bool try_layout(const struct k3_config *config, struct k3_layout *candida
 }
 
 /* Layouts of the same number of ranks first, then of twice as many. */
-static void advise(const struct k3_config *config, const struct k3_layout *layout,
-                   uint64_t budget_bytes, char *text, size_t bytes)
+static void advise(const struct k3_plan *plan, uint64_t budget_bytes, char *text, size_t bytes)
 {
+    const struct k3_layout *layout = &plan->layout;
     uint32_t world = k3_layout_world(layout), found = 0;
     text[0] = 0;
     for (uint32_t size = world; size <= 8 * world && size <= 256 && found < ADVICE_COUNT; size *= 2)
@@ -102,25 +148,24 @@ static void advise(const struct k3_config *config, const struct k3_layout *layou
             candidate.tp = tp;
             candidate.pp = size / tp % layout->pp ? 1 : layout->pp;
             candidate.dp = size / tp / candidate.pp;
-            found += try_layout(config, &candidate, budget_bytes, text, bytes);
+            found += try_layout(plan, &candidate, budget_bytes, text, bytes);
             if (candidate.shared_replicate && found < ADVICE_COUNT) {
                 candidate.shared_replicate = false;
-                found += try_layout(config, &candidate, budget_bytes, text, bytes);
+                found += try_layout(plan, &candidate, budget_bytes, text, bytes);
             }
         }
     if (!found)
         snprintf(text, bytes, "none of up to %u ranks", 8 * world);
 }
 
-int k3_check_budget(const struct k3_config *config, const struct k3_layout *layout,
-                    uint64_t budget_bytes, struct k3_err *err)
+int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3_err *err)
 {
     uint32_t rank;
-    uint64_t image = k3_largest_image(config, layout, &rank);
+    uint64_t image = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank);
     if (image <= budget_bytes)
         return 0;
     char text[640];
-    advise(config, layout, budget_bytes, text, sizeof text);
+    advise(plan, budget_bytes, text, sizeof text);
     return k3_fail(err, K3_EUNSUPPORTED,
                    "rank %u needs %s, the budget is %s (--budget); layouts that would fit: %s",
                    rank, k3_size_text(image).s, k3_size_text(budget_bytes).s, text);

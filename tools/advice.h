@@ -8,16 +8,19 @@
 /* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
 
+/* Policy of the command line: --quant, and for convert --oow and --config.  A text that ends in
+ * .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err);
+
 /* The other way round: " --tp 2 --experts ep", what is not the default; tp always. */
 struct k3_text;
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out);
 
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
-                          uint32_t *rank);
+                          const struct k3_policy *policy, uint32_t *rank);
 
 /* K3_EUNSUPPORTED when an image is beyond the budget, with layouts that would fit; else 0. */
-int k3_check_budget(const struct k3_config *config, const struct k3_layout *layout,
-                    uint64_t budget_bytes, struct k3_err *err);
+int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3_err *err);
 
 #endif

@@ -361,7 +361,7 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     if (!rc)
         rc = k3_layout_resolve(&layout, &config, err);
     if (!rc)
-        rc = k3_plan_open(&config, &layout, &ckpt->plan, err);
+        rc = k3_plan_open(&config, &layout, options->policy, &ckpt->plan, err);
     if (!rc)
         k3_sha256_of(sha, text, bytes, ckpt->plan->config_sha256);
     free(text);
@@ -415,7 +415,9 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
 static int content_bytes_max(const struct k3_set *set, uint64_t *max, struct k3_err *err)
 {
     uint64_t config_bytes = K3_CONFIG_BYTES_MAX, header_bytes = 0;
-    for (uint32_t i = 0; i < set->manifest.file_count; i++)
+    /* The config.json of a set with casts is another than the checkpoint's. */
+    bool is_own = k3_policy_is_verbatim(&set->plan->policy);
+    for (uint32_t i = 0; i < set->manifest.file_count && is_own; i++)
         if (!strcmp(set->manifest.files[i].name, K3_CONFIG_NAME))
             config_bytes = set->manifest.files[i].bytes;
     for (uint32_t f = 0; f < set->plan->source_count; f++)
@@ -482,7 +484,7 @@ static int rebuild_plan(struct k3_ckpt *ckpt, const struct k3_set *set, struct k
                         struct k3_problems *problems, struct k3_err *err)
 {
     const struct k3_header_entry *entry = ckpt->headers.entries;
-    int rc = k3_plan_open(&set->config, &set->layout, &ckpt->plan, err);
+    int rc = k3_plan_open(&set->config, &set->layout, &set->plan->policy, &ckpt->plan, err);
     if (rc)
         return rc;
     struct k3_plan *plan = ckpt->plan;

@@ -32,6 +32,7 @@ struct k3_ckpt {
 struct k3_ckpt_options {
     const char *path;
     const struct k3_layout *layout; /* unresolved; NULL: tp 1, for judging the checkpoint alone */
+    const struct k3_policy *policy; /* NULL: verbatim */
     const char *revision;           /* NULL: from the path of a Hugging Face snapshot, else "" */
     const struct k3_set *of_set;    /* repository and revision are this set's; NULL: see above */
     const struct k3_ranks *ranks;   /* NULL: all of the layout */

@@ -117,8 +117,11 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     struct k3_convert_report report;
     struct k3_problems problems;
     struct k3_layout layout;
+    struct k3_policy policy;
     struct k3_ranks ranks;
     int rc = k3_layout_from_opts(opts, &layout, err);
+    if (!rc)
+        rc = k3_policy_from_opts(opts, &policy, err);
     if (!rc)
         rc = check_worker(opts, err);
     if (rc)
@@ -130,6 +133,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     k3_stop_install();
     struct k3_convert_options options = {.ckpt_path = opts->args.item[0],
                                          .layout = &layout,
+                                         .policy = &policy,
                                          .revision = opts->revision,
                                          .ranks = ranks.count ? &ranks : NULL,
                                          .outs = opts->out.item,

@@ -33,6 +33,7 @@ struct plan_view {
     uint64_t file_bytes;         /* of the sources */
     uint64_t image_bytes;        /* of all ranks */
     uint64_t disk_bytes;         /* of all part files */
+    uint64_t budget_bytes;
     uint32_t world;
     bool fits;
 };
@@ -46,28 +47,6 @@ static bool add_rank(struct k3_doc *list, uint32_t rank, const struct k3_rank_si
            k3_doc_add_integer(row, "replicated_bytes", sizes->replicated_bytes) &&
            k3_doc_add_integer(row, "pad_bytes", sizes->image_bytes - sizes->read_bytes) &&
            k3_doc_add_integer(row, "parts", sizes->part_count);
-}
-
-static int print_json(const struct plan_view *view, struct k3_err *err)
-{
-    struct k3_doc *root = k3_doc_new_object();
-    bool good = root && k3_doc_add_integer(root, "tensor_count", view->plan->tensor_count) &&
-                k3_doc_add_integer(root, "checkpoint_bytes", view->plan->tensor_bytes) &&
-                k3_doc_add_integer(root, "file_bytes", view->file_bytes) &&
-                k3_doc_add_bool(root, "fits", view->fits) &&
-                k3_doc_add_integer(root, "items", view->plan->item_count) &&
-                k3_doc_add_integer(root, "disk_bytes", view->disk_bytes);
-    char digest[K3_HEX_BYTES];
-    k3_hex_encode(view->plan->digest, K3_DIGEST_BYTES, digest);
-    good = good && k3_doc_add_string(root, "plan_sha256", digest);
-    struct k3_doc *list = good ? k3_doc_add_array(root, "ranks") : NULL;
-    good = good && list;
-    for (uint32_t r = 0; r < view->world && good; r++)
-        good = add_rank(list, r, &view->ranks[r]);
-    int rc = good ? k3_result_print(root, err)
-                  : k3_fail(err, K3_ENOMEM, "no memory for the plan's report");
-    k3_doc_free(root);
-    return rc;
 }
 
 static bool same_sizes(const struct k3_rank_sizes *a, const struct k3_rank_sizes *b)
@@ -112,10 +91,14 @@ static void print_roles(const struct plan_view *view)
 /* Which tp sizes divide with the other options as they are. */
 static void print_sizes(const struct plan_view *view)
 {
-    struct k3_layout trial = view->plan->layout;
+    const struct k3_plan *plan = view->plan;
+    struct k3_layout trial = plan->layout;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
     printf("tp sizes that divide:");
     for (trial.tp = 1; trial.tp <= 1024; trial.tp++) /* as k3_layout_resolve says */
-        if (k3_layout_divides(&trial, &view->plan->config))
+        if (k3_layout_divides(&trial, &plan->config) &&
+            !k3_policy_check(&plan->policy, &plan->config, &trial, &ignored))
             printf(" %u", trial.tp);
     printf("\n");
 }
@@ -148,24 +131,102 @@ static void print_gpus(uint64_t largest)
     printf("%s\n", any ? "" : "none known here");
 }
 
+/* What each policy with a name would make of the largest image in this layout; false where it
+ * cannot be carried out. */
+static bool price(const struct plan_view *view, uint32_t i, uint64_t *image_bytes)
+{
+    const struct k3_plan *plan = view->plan;
+    struct k3_policy policy;
+    struct k3_err ignored;
+    uint32_t rank;
+    k3_err_init(&ignored);
+    k3_policy_init(&policy);
+    if (k3_policy_parse(k3_policy_name(i, NULL), &policy, &ignored) ||
+        k3_policy_check(&policy, &plan->config, &plan->layout, &ignored))
+        return false;
+    *image_bytes = k3_largest_image(&plan->config, &plan->layout, &policy, &rank);
+    return true;
+}
+
+static void print_prices(const struct plan_view *view)
+{
+    printf("\n%-12s %15s  %s\n", "--quant", "largest image", "in the budget");
+    for (uint32_t i = 0; k3_policy_name(i, NULL); i++) {
+        uint64_t bytes;
+        if (!price(view, i, &bytes))
+            printf("%-12s %15s  does not divide\n", k3_policy_name(i, NULL), "-");
+        else
+            printf("%-12s %15s  %s\n", k3_policy_name(i, NULL), k3_count_text(bytes).s,
+                   bytes <= view->budget_bytes ? "fits" : "does not fit");
+    }
+    printf("\n");
+}
+
+static bool add_prices(struct k3_doc *list, const struct plan_view *view)
+{
+    bool good = true;
+    for (uint32_t i = 0; k3_policy_name(i, NULL) && good; i++) {
+        struct k3_doc *row = k3_doc_add_object(list, NULL);
+        uint64_t bytes;
+        good = row && k3_doc_add_string(row, "policy", k3_policy_name(i, NULL));
+        bool divides = price(view, i, &bytes);
+        good = good && k3_doc_add_bool(row, "divides", divides);
+        if (divides)
+            good = good && k3_doc_add_integer(row, "largest_image_bytes", bytes) &&
+                   k3_doc_add_bool(row, "fits", bytes <= view->budget_bytes);
+    }
+    return good;
+}
+
+static int print_json(const struct plan_view *view, struct k3_err *err)
+{
+    struct k3_doc *root = k3_doc_new_object();
+    char policy[K3_POLICY_TEXT_BYTES], digest[K3_HEX_BYTES];
+    bool good = root && k3_doc_add_integer(root, "tensor_count", view->plan->tensor_count) &&
+                k3_doc_add_integer(root, "checkpoint_bytes", view->plan->tensor_bytes) &&
+                k3_doc_add_integer(root, "file_bytes", view->file_bytes) &&
+                k3_doc_add_bool(root, "fits", view->fits) &&
+                k3_doc_add_integer(root, "items", view->plan->item_count) &&
+                k3_doc_add_integer(root, "disk_bytes", view->disk_bytes);
+    k3_hex_encode(view->plan->digest, K3_DIGEST_BYTES, digest);
+    k3_policy_text(&view->plan->policy, policy);
+    good = good && k3_doc_add_string(root, "plan_sha256", digest) &&
+           k3_doc_add_string(root, "policy", policy);
+    struct k3_doc *list = good ? k3_doc_add_array(root, "ranks") : NULL;
+    good = good && list;
+    for (uint32_t r = 0; r < view->world && good; r++)
+        good = add_rank(list, r, &view->ranks[r]);
+    list = good ? k3_doc_add_array(root, "policies") : NULL;
+    good = list && add_prices(list, view);
+    int rc = good ? k3_result_print(root, err)
+                  : k3_fail(err, K3_ENOMEM, "no memory for the plan's report");
+    k3_doc_free(root);
+    return rc;
+}
+
 static void print_text(const struct plan_view *view, const struct k3_opts *opts)
 {
     const struct k3_plan *plan = view->plan;
     char layout[512], digest[K3_HEX_BYTES];
     uint32_t rank;
-    uint64_t largest = k3_largest_image(&plan->config, &plan->layout, &rank);
+    uint64_t largest = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank);
+    char policy[K3_POLICY_TEXT_BYTES];
     k3_layout_describe(&plan->layout, layout, sizeof layout);
+    k3_policy_text(&plan->policy, policy);
     k3_hex_encode(plan->digest, K3_DIGEST_BYTES, digest);
     printf("checkpoint  %s: %s tensors, %s in %u files of %s\n", plan->config.model->architecture,
            k3_count_text(plan->tensor_count).s, k3_size_text(plan->tensor_bytes).s,
            plan->source_count, k3_size_short(view->file_bytes).s);
     printf("layout      %s\n", layout);
+    if (!k3_policy_is_verbatim(&plan->policy))
+        printf("policy      %s\n", policy);
     printf("plan        %s, %u items\n", digest, plan->item_count);
     print_ranks(view);
     print_roles(view);
     printf("largest image: rank %u, %s; budget %s: %s\n", rank, k3_size_text(largest).s,
            k3_size_text(opts->budget_bytes).s, view->fits ? "fits" : "does not fit");
     print_gpus(largest);
+    print_prices(view);
     print_engines(view);
     print_sizes(view);
     uint64_t part_count = 0;
@@ -215,11 +276,12 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     for (uint32_t i = 0; i < plan->source_count; i++)
         view->file_bytes += plan->sources[i].bytes;
     for (uint32_t r = 0; r < view->world; r++) {
-        k3_rank_sizes(&plan->config, &plan->layout, r, &view->ranks[r]);
+        k3_rank_sizes(&plan->config, &plan->layout, &plan->policy, r, &view->ranks[r]);
         view->image_bytes += view->ranks[r].image_bytes;
     }
     uint32_t rank;
-    view->fits = k3_largest_image(&plan->config, &plan->layout, &rank) <= opts->budget_bytes;
+    view->fits = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank) <=
+                 opts->budget_bytes;
     int rc = count_disk(view, err);
     if (rc)
         return rc;
@@ -228,7 +290,7 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     else
         print_text(view, opts);
     if (!rc)
-        rc = k3_check_budget(&plan->config, &plan->layout, opts->budget_bytes, err);
+        rc = k3_check_budget(plan, opts->budget_bytes, err);
     return rc;
 }
 
@@ -239,8 +301,12 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
     struct k3_layout layout;
     struct plan_view view = {0};
     k3_problems_init(&problems);
+    struct k3_policy policy;
     int rc = k3_layout_from_opts(opts, &layout, err);
-    struct k3_ckpt_options options = {.path = opts->args.item[0], .layout = &layout};
+    if (!rc)
+        rc = k3_policy_from_opts(opts, &policy, err);
+    struct k3_ckpt_options options = {
+        .path = opts->args.item[0], .layout = &layout, .policy = &policy};
     if (!rc)
         rc = k3_ckpt_open(&options, &ckpt, &problems, err);
     if (rc) {
@@ -248,6 +314,7 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
         goto out;
     }
     view.plan = ckpt->plan;
+    view.budget_bytes = opts->budget_bytes;
     view.world = k3_layout_world(&ckpt->plan->layout);
     rc = report(opts, &view, err);
 out:

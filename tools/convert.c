@@ -317,6 +317,9 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
     convert->workers = calloc(jobs, sizeof *convert->workers);
     if (!convert->workers)
         return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
+    for (uint32_t w = 0; w < jobs; w++)
+        for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
+            k3_qstats_init(&convert->workers[w].stats[role]);
     convert->worker_count = jobs;
     int rc = 0;
     for (uint32_t w = 0; w < jobs && !rc; w++)
@@ -335,6 +338,7 @@ static void close_workers(struct k3_convert *convert)
         k3_sha256_close(convert->workers[w].sha);
         k3_tree_close(convert->workers[w].tree);
     }
+    k3_survey_close(&convert->survey);
     free(convert->workers);
     free(convert->items);
 }
@@ -348,6 +352,29 @@ static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err
     return rc;
 }
 
+static int survey_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    struct k3_convert *convert = context;
+    (void)worker;
+    return k3_survey_item(&convert->survey, convert->items[task], err);
+}
+
+/* Whole matrices are looked at before the first byte is written. */
+static int survey(struct k3_convert *convert, const struct k3_convert_options *options,
+                  struct k3_err *err)
+{
+    struct k3_workers_options work = {.worker_count = options->jobs ? options->jobs
+                                                                    : k3_cpu_count(),
+                                      .task_count = convert->item_count,
+                                      .task = survey_task,
+                                      .context = convert,
+                                      .stop = k3_stop_requested};
+    if (!k3_survey_is_needed(convert->ckpt->plan))
+        return 0;
+    int rc = k3_survey_open(convert->ckpt, &convert->survey, err);
+    return rc ? rc : k3_workers_run(&work, err);
+}
+
 static int run_items(struct k3_convert *convert, const struct k3_convert_options *options,
                      struct k3_convert_report *report, struct k3_err *err)
 {
@@ -357,6 +384,8 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
         rc = clear_leftovers(convert, err);
     if (!rc) {
         rc = check_space(convert, &work_bytes, err);
+        if (!rc)
+            rc = survey(convert, options, err);
         if (rc && !report->resumed_count && !options->workers)
             k3_job_clear_partial(convert->job, NULL); /* nothing in it that is worth keeping */
     }
@@ -394,7 +423,7 @@ static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *re
         struct k3_rank_sizes sizes;
         if (!k3_ranks_has(&ckpt->ranks, rank))
             continue;
-        k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
+        k3_rank_sizes(&plan->config, &plan->layout, &plan->policy, rank, &sizes);
         report->image_bytes += sizes.image_bytes;
         report->part_count += sizes.part_count;
     }
@@ -415,6 +444,9 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
+    for (uint32_t w = 0; w < convert->worker_count; w++)
+        for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
+            k3_qstats_merge(&report->stats[role], &convert->workers[w].stats[role]);
     report->hub_same_count = atomic_load(&convert->hf.same_count);
     report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);
     memcpy(report->hub_outdated, convert->hf.outdated, sizeof report->hub_outdated);
@@ -426,17 +458,20 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
 {
     struct k3_ckpt_options ckpt_options = {.path = options->ckpt_path,
                                            .layout = options->layout,
+                                           .policy = options->policy,
                                            .revision = options->revision,
                                            .ranks = options->ranks};
     struct k3_convert convert;
     struct k3_ckpt *ckpt = NULL;
     struct k3_job job;
     memset(report, 0, sizeof *report);
+    for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
+        k3_qstats_init(&report->stats[role]);
     memset(&convert, 0, sizeof convert);
     memset(&job, 0, sizeof job);
     int rc = k3_ckpt_open(&ckpt_options, &ckpt, problems, err);
     if (!rc)
-        rc = k3_check_budget(&ckpt->plan->config, &ckpt->plan->layout, options->budget_bytes, err);
+        rc = k3_check_budget(ckpt->plan, options->budget_bytes, err);
     if (!rc)
         rc = check_apart(ckpt, options, err);
     if (!rc)

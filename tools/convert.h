@@ -2,6 +2,7 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
+#include "convert_cast.h"
 #include "convert_write.h"
 #include "hf_digest.h"
 #include "job.h"
@@ -24,6 +25,7 @@ struct k3_convert {
     uint32_t worker_count, item_count;
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
+    struct k3_survey survey;         /* of a policy that casts */
     struct k3_hf_tally hf;           /* files that the hub's records name */
 };
 
@@ -36,11 +38,13 @@ struct k3_convert_worker {
     uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
+    struct k3_qstats stats[K3_ROLE_COUNT]; /* of what it cast */
 };
 
 struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout; /* unresolved */
+    const struct k3_policy *policy; /* NULL: verbatim */
     const char *revision;           /* NULL: see k3_ckpt_options */
     const struct k3_ranks *ranks;   /* NULL: all of the layout */
     const char *const *outs;
@@ -66,6 +70,7 @@ struct k3_convert_report {
     struct k3_job_strays strays;              /* of what --force replaced */
     char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
                         caller's, also after a failure; NULL: none */
+    struct k3_qstats stats[K3_ROLE_COUNT]; /* of what this run cast */
     uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */
     uint32_t hub_outdated_count; /* with another, but changed after their download */
     char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */

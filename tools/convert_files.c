@@ -7,6 +7,8 @@
  * digest. */
 #include "convert.h"
 
+#include "quant_config.h"
+
 #include "sha256.h"
 #include "source_headers.h"
 #include "zst.h"
@@ -218,38 +220,88 @@ static int compress(struct k3_convert *convert, struct k3_convert_worker *worker
     return rc;
 }
 
-static int stage_headers(struct k3_convert *convert, struct k3_convert_worker *worker,
-                         struct k3_record *record, struct k3_err *err)
+/* Stage a file whose bytes are in memory. */
+static int stage_bytes(struct k3_convert *convert, struct k3_convert_worker *worker,
+                       struct k3_record *record, const char *name, const struct k3_text *content,
+                       struct k3_err *err)
 {
     char staged[K3_STAGED_NAME_BYTES];
     struct k3_file_entry *entry;
-    struct k3_text frame;
     int fd = -1;
-    k3_text_init(&frame);
-    k3_staged_name(K3_HEADERS_NAME, record->token, staged);
-    int rc = add_entry(record, K3_HEADERS_NAME, &entry, err);
-    if (!rc)
-        rc = compress(convert, worker, &frame, err);
+    k3_staged_name(name, record->token, staged);
+    int rc = add_entry(record, name, &entry, err);
     if (!rc)
         rc = k3_file_create(&convert->job->partials[0], staged, &fd, err);
     if (!rc)
-        rc = k3_file_write(fd, K3_HEADERS_NAME, frame.data, frame.bytes, 0, err);
+        rc = k3_file_write(fd, name, content->data, content->bytes, 0, err);
     if (!rc)
-        rc = k3_file_sync(fd, K3_HEADERS_NAME, err);
+        rc = k3_file_sync(fd, name, err);
     if (!rc) {
-        entry->bytes = frame.bytes;
-        k3_sha256_of(worker->sha, frame.data, frame.bytes, entry->sha256);
+        entry->bytes = content->bytes;
+        k3_sha256_of(worker->sha, content->data, content->bytes, entry->sha256);
         rc = prove_copy(convert, worker, fd, entry, err);
     }
     if (fd >= 0) {
-        int closed = k3_file_close(fd, K3_HEADERS_NAME, err);
+        int closed = k3_file_close(fd, name, err);
         rc = rc ? rc : closed;
     }
-    if (!rc) {
-        atomic_fetch_add_explicit(&convert->written_bytes, frame.bytes, memory_order_relaxed);
-    }
+    if (!rc)
+        atomic_fetch_add_explicit(&convert->written_bytes, content->bytes, memory_order_relaxed);
+    return rc;
+}
+
+static int stage_headers(struct k3_convert *convert, struct k3_convert_worker *worker,
+                         struct k3_record *record, struct k3_err *err)
+{
+    struct k3_text frame;
+    k3_text_init(&frame);
+    int rc = compress(convert, worker, &frame, err);
+    if (!rc)
+        rc = stage_bytes(convert, worker, record, K3_HEADERS_NAME, &frame, err);
     k3_text_fini(&frame);
     return rc;
+}
+
+/* config.json of a set with casts says what they are (FORMAT.md 4.8). */
+static int stage_config(struct k3_convert *convert, struct k3_convert_worker *worker,
+                        struct k3_record *record, struct k3_err *err)
+{
+    const struct k3_plan *plan = convert->ckpt->plan;
+    uint8_t digest[K3_DIGEST_BYTES];
+    struct k3_text written;
+    char *text = NULL;
+    size_t bytes = 0;
+    k3_text_init(&written);
+    int rc = k3_file_load_linked(&convert->ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text,
+                                 &bytes, err);
+    if (!rc)
+        k3_sha256_of(worker->sha, text, bytes, digest);
+    if (!rc && memcmp(digest, plan->config_sha256, K3_DIGEST_BYTES))
+        rc = k3_fail_at(err, K3_ECORRUPT, K3_CONFIG_NAME, -1,
+                        K3_CONFIG_NAME ": the file changed while it was used: run again");
+    if (!rc)
+        rc = k3_quant_config_rewrite(plan, text, bytes, &written, err);
+    if (!rc)
+        rc = stage_bytes(convert, worker, record, K3_CONFIG_NAME, &written, err);
+    free(text);
+    k3_text_fini(&written);
+    k3_text_init(&written);
+    if (!rc && plan->policy.is_modelopt) {
+        k3_quant_config_modelopt(plan, &written);
+        rc = k3_text_check(&written, err);
+        if (!rc)
+            rc = stage_bytes(convert, worker, record, K3_HF_QUANT_NAME, &written, err);
+    }
+    k3_text_fini(&written);
+    return rc;
+}
+
+/* Is this file of the checkpoint replaced by one that describes the casts? */
+static bool is_replaced(const struct k3_plan *plan, const char *name)
+{
+    return !k3_policy_is_verbatim(&plan->policy) &&
+           (!strcmp(name, K3_CONFIG_NAME) ||
+            (plan->policy.is_modelopt && !strcmp(name, K3_HF_QUANT_NAME)));
 }
 
 static int by_name(const void *a, const void *b)
@@ -263,7 +315,10 @@ int k3_convert_files(struct k3_convert *convert, uint32_t worker, struct k3_reco
     struct k3_convert_worker *own = &convert->workers[worker];
     int rc = 0;
     for (uint32_t i = 0; i < convert->ckpt->copied_count && !rc; i++)
-        rc = copy_file(convert, own, record, convert->ckpt->copied[i], err);
+        if (!is_replaced(convert->ckpt->plan, convert->ckpt->copied[i]))
+            rc = copy_file(convert, own, record, convert->ckpt->copied[i], err);
+    if (!rc && !k3_policy_is_verbatim(&convert->ckpt->plan->policy))
+        rc = stage_config(convert, own, record, err);
     if (!rc)
         rc = stage_headers(convert, own, record, err);
     if (!rc)

@@ -37,6 +37,7 @@ struct item_run {
     struct k3_convert *convert;
     struct k3_convert_worker *worker;
     struct k3_scatter *scatter;
+    struct k3_caster caster;
     struct output *outputs; /* by target */
     struct k3_record record;
     const struct k3_item *item;
@@ -110,11 +111,19 @@ static int create_output(struct item_run *run, uint32_t target, struct k3_err *e
     return rc;
 }
 
+static int put_cast(void *context, uint32_t target, const uint8_t *data, uint64_t bytes,
+                    uint64_t offset, struct k3_err *err)
+{
+    return put(context, target, data, bytes, offset, err);
+}
+
 /* Send one run of source bytes to every part that holds a slice of it. */
 static int deliver(struct item_run *run, const struct k3_run *piece, const uint8_t *data,
                    const char *file, struct k3_err *err)
 {
     const struct k3_scatter *scatter = run->scatter;
+    if (k3_cast_fmt(scatter->ckpt->plan, piece->slot) != K3_Q_VERBATIM)
+        return k3_caster_run(&run->caster, piece, data, err);
     uint64_t tail = k3_scatter_tail(scatter, piece->slot);
     if (piece->end > tail) {
         uint64_t from = piece->begin > tail ? piece->begin : tail;
@@ -360,6 +369,11 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
         run->outputs[t].fd = run->outputs[t].file.direct_fd = -1;
     for (uint32_t t = 0; t < run->scatter->target_count && !rc; t++)
         rc = create_output(run, t, err);
+    if (!rc)
+        rc = k3_caster_open(run->scatter, &convert->survey, &run->caster, err);
+    run->caster.put = put_cast;
+    run->caster.context = run;
+    run->caster.stats = run->worker->stats;
     for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
         if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
             rc = stream_file(run, run->item->files[f],
@@ -393,6 +407,7 @@ int k3_convert_item(struct k3_convert *convert, uint32_t worker, uint32_t item, 
         free(run.outputs[t].sums);
     }
     free(run.outputs);
+    k3_caster_close(&run.caster);
     k3_scatter_close(run.scatter);
     k3_record_fini(&run.record);
     return rc;

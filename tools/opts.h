@@ -38,12 +38,15 @@ enum k3_opt_id {
     K3_ID_SHARED,
     K3_ID_VISION,
     K3_ID_BUDGET,
+    K3_ID_QUANT,
     K3_ID_RATE,
     K3_ID_OUT,
     K3_ID_JOBS,
     K3_ID_MEMORY,
     K3_ID_REVISION,
     K3_ID_FORCE,
+    K3_ID_OOW,
+    K3_ID_CONFIG,
     K3_ID_WORKER,
     K3_ID_WORKERS,
     K3_ID_RANKS,
@@ -79,6 +82,8 @@ _Static_assert(K3_ID_COUNT <= K3_OPT_ROWS_MAX, "k3_opts.set has one bit for each
 enum { K3_OPT_EXPERTS_TP, K3_OPT_EXPERTS_EP };
 enum { K3_OPT_SHARED_TP, K3_OPT_SHARED_REPLICATE };
 enum { K3_OPT_VISION_REPLICATE, K3_OPT_VISION_FIRST, K3_OPT_VISION_DROP };
+enum { K3_OPT_OOW_FAIL, K3_OPT_OOW_REQUANT, K3_OPT_OOW_SNAP };
+enum { K3_OPT_CONFIG_COMPRESSED_TENSORS, K3_OPT_CONFIG_MODELOPT };
 enum { K3_OPT_IO_AUTO, K3_OPT_IO_URING, K3_OPT_IO_PREAD, K3_OPT_IO_CUFILE, K3_OPT_IO_HIPFILE };
 enum { K3_OPT_PRESET_TINY, K3_OPT_PRESET_LAYER, K3_OPT_PRESET_FULL };
 
@@ -107,6 +112,7 @@ struct k3_opts {
     uint32_t shared;  /* K3_OPT_SHARED_* */
     uint32_t vision;  /* K3_OPT_VISION_* */
     uint64_t budget_bytes;
+    const char *quant;              /* NULL: verbatim */
     uint64_t rate_bytes_per_second; /* 0: no time is estimated */
 
     struct k3_strings out;
@@ -114,6 +120,8 @@ struct k3_opts {
     uint64_t memory_bytes;
     const char *revision;
     bool force;
+    uint32_t oow;     /* K3_OPT_OOW_* */
+    uint32_t config;  /* K3_OPT_CONFIG_* */
     uint32_t worker;  /* this one of ... */
     uint32_t workers; /* ... so many; 0: not spread, the run seals */
 

@@ -55,6 +55,10 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_BUDGET] = {K3_ID_BUDGET, K3_OPT_SIZE, "budget", "SIZE", "195GiB", NULL,
                       "device memory one image may take; a larger one is refused", layout_group,
                       FIELD(budget_bytes), .commands = LAYOUT},
+    [K3_ID_QUANT] = {K3_ID_QUANT, K3_OPT_STRING, "quant", "POLICY", "verbatim", NULL,
+                     "cast while cutting: verbatim, nvfp4, fp8-attn, fp8-block, mxfp8, bf16, "
+                     "int4-g32, ROLE=FORMAT[,...] or a .json file",
+                     layout_group, FIELD(quant), .commands = LAYOUT},
 
     [K3_ID_RATE] = {K3_ID_RATE, K3_OPT_RATE, "rate", "GB/s", NULL, NULL,
                     "storage rate, to state the expected time", own_group,
@@ -75,6 +79,14 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_FORCE] = {K3_ID_FORCE, K3_OPT_NONE, "force", NULL, NULL, NULL,
                      "replace a finished set that has another plan or other ranks", own_group,
                      FIELD(force), .commands = ON(CONVERT)},
+    [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
+                   "experts out of the window in which their cast is exact: stop before anything "
+                   "is written, round them, or move their scale",
+                   own_group, FIELD(oow), .commands = ON(CONVERT)},
+    [K3_ID_CONFIG] = {K3_ID_CONFIG, K3_OPT_CHOICE, "config", "KIND", "compressed-tensors",
+                      "compressed-tensors|modelopt",
+                      "for which readers a cast is described; modelopt adds hf_quant_config.json",
+                      own_group, FIELD(config), .commands = ON(CONVERT)},
     [K3_ID_WORKER] = {K3_ID_WORKER, K3_OPT_UINT, "worker", "I", NULL, NULL,
                       "do only the items k with k mod N = I, and do not seal", own_group,
                       .max = K3_JOBS_MAX - 1, FIELD(worker), .commands = ON(CONVERT)},

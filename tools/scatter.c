@@ -45,7 +45,23 @@ static int add_target(struct k3_scatter *scatter, uint32_t rank, uint32_t part, 
     return 0;
 }
 
-/* Number the item's tensors and fill the table. */
+/* The entries of one target into the tables. */
+static void fill_target(struct k3_scatter *scatter, uint32_t t)
+{
+    const struct k3_part *part = &scatter->targets[t].part;
+    for (uint32_t e = 0; e < part->entry_count; e++) {
+        const struct k3_entry *entry = &part->entries[e];
+        if (entry->slot == K3_SLOT_NONE)
+            continue;
+        uint64_t cell = (uint64_t)scatter->local[entry->slot] * scatter->target_count + t;
+        if (entry->row.what == K3_ROW_KEPT)
+            scatter->entries[cell] = e;
+        else
+            scatter->casts[cell].entry[entry->row.what - K3_ROW_WEIGHT] = e;
+    }
+}
+
+/* Number the item's tensors and fill the tables. */
 static int fill_table(struct k3_scatter *scatter, struct k3_err *err)
 {
     const struct k3_ckpt *ckpt = scatter->ckpt;
@@ -64,14 +80,15 @@ static int fill_table(struct k3_scatter *scatter, struct k3_err *err)
     if (!scatter->entries)
         return k3_fail(err, K3_ENOMEM, "no memory for the table of item %u", scatter->item);
     memset(scatter->entries, 0xff, (cells ? cells : 1) * sizeof *scatter->entries); /* NO_ENTRY */
-    for (uint32_t t = 0; t < scatter->target_count; t++) {
-        const struct k3_part *part = &scatter->targets[t].part;
-        for (uint32_t e = 0; e < part->entry_count; e++)
-            if (part->entries[e].slot != K3_SLOT_NONE)
-                scatter->entries[(uint64_t)scatter->local[part->entries[e].slot] *
-                                     scatter->target_count +
-                                 t] = e;
+    bool has_casts = !k3_policy_is_verbatim(&ckpt->plan->policy);
+    if (has_casts) {
+        scatter->casts = malloc((cells ? cells : 1) * sizeof *scatter->casts);
+        if (!scatter->casts)
+            return k3_fail(err, K3_ENOMEM, "no memory for the table of item %u", scatter->item);
+        memset(scatter->casts, 0xff, (cells ? cells : 1) * sizeof *scatter->casts);
     }
+    for (uint32_t t = 0; t < scatter->target_count; t++)
+        fill_target(scatter, t);
     return 0;
 }
 
@@ -110,6 +127,7 @@ void k3_scatter_close(struct k3_scatter *scatter)
     free(scatter->headers);
     free(scatter->local);
     free(scatter->entries);
+    free(scatter->casts);
     free(scatter);
 }
 
@@ -142,6 +160,12 @@ bool k3_scatter_next(const struct k3_scatter *scatter, struct k3_range *range, s
         return true;
     }
     return false;
+}
+
+const struct k3_cast_cell *k3_scatter_cast(const struct k3_scatter *scatter, uint32_t slot,
+                                           uint32_t target)
+{
+    return &scatter->casts[(uint64_t)scatter->local[slot] * scatter->target_count + target];
 }
 
 /* Bytes of a slice that lie before byte x of the tensor: the target offset where byte x, if in the

@@ -14,6 +14,13 @@ struct k3_target {
     uint64_t file_bytes;
 };
 
+/* Entries that one target has of a matrix that is cast, by enum k3_row_what - K3_ROW_WEIGHT;
+ * UINT32_MAX: none. */
+#define K3_CAST_ENTRY_COUNT 4u
+struct k3_cast_cell {
+    uint32_t entry[K3_CAST_ENTRY_COUNT];
+};
+
 struct k3_scatter {
     const struct k3_ckpt *ckpt;
     struct k3_target
@@ -22,6 +29,7 @@ struct k3_scatter {
         *headers;      /* header text of each target; owned; a text may be fini'ed when written */
     uint32_t *local;   /* slot -> local number, valid for slots of the item */
     uint32_t *entries; /* [local * target_count + target]: entry index, UINT32_MAX: none */
+    struct k3_cast_cell *casts; /* the same of what is cast; NULL: the policy casts nothing */
     uint32_t target_count;
     uint32_t item;
 };
@@ -61,7 +69,11 @@ struct k3_range {
 bool k3_scatter_next(const struct k3_scatter *scatter, struct k3_range *range, struct k3_run *run,
                      uint64_t *data_at);
 
-/* Place of a run in a target. */
+/* What the targets hold of a matrix that is cast. */
+const struct k3_cast_cell *k3_scatter_cast(const struct k3_scatter *scatter, uint32_t slot,
+                                           uint32_t target);
+
+/* Place of a run in a target; nothing of what is cast. */
 void k3_scatter_place(const struct k3_scatter *scatter, const struct k3_run *run, uint32_t target,
                       struct k3_place_run *place);
 

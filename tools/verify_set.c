@@ -372,6 +372,11 @@ static void describe(struct k3_verify *verify, const struct k3_set *set)
     if (set->dir_count > 1)
         k3_text_putf(&verify->subject, " and %u more", set->dir_count - 1);
     k3_text_putf(&verify->subject, ": %s", layout);
+    if (!k3_policy_is_verbatim(&set->plan->policy)) {
+        char policy[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&set->plan->policy, policy);
+        k3_text_putf(&verify->subject, ", cast %s", policy);
+    }
     if (k3_set_is_partial(set))
         k3_text_putf(&verify->subject, "; rank%s %s of %u", set->ranks.count == 1 ? "" : "s",
                      k3_ranks_shown(&set->ranks, shown), k3_layout_world(&set->layout));
@@ -389,6 +394,11 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
     for (uint32_t place = 0; place < set->dir_count; place++)
         k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
     k3_layout_put_options(layout, &line);
+    if (!k3_policy_is_verbatim(&set->plan->policy)) {
+        char policy[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&set->plan->policy, policy);
+        k3_text_putf(&line, " --quant '%s'", policy);
+    }
     if (k3_set_is_partial(set)) {
         k3_text_puts(&line, " --ranks ");
         k3_ranks_put(&set->ranks, &line);

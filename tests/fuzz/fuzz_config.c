@@ -76,7 +76,7 @@ static void check_layout(const struct k3_config *config, struct k3_layout layout
     FUZZ_CHECK(world > 0 && world <= K3_RANK_COUNT_MAX);
     k3_layout_place(&layout, world - 1, &place);
     FUZZ_CHECK(place.layer_end == config->layer_count);
-    k3_rank_sizes(config, &layout, world - 1, &sizes);
+    k3_rank_sizes(config, &layout, NULL, world - 1, &sizes);
     FUZZ_CHECK(sizes.read_bytes <= sizes.image_bytes && sizes.image_bytes % K3_UNIT_BYTES == 0);
     FUZZ_CHECK(sizes.replicated_bytes <= sizes.read_bytes);
 }

@@ -117,7 +117,7 @@ static void make_plan(const struct k3_source_headers *headers)
     if (!read_config(&headers->entries[0], &config) || k3_layout_resolve(&layout, &config, &err))
         return;
     k3_problems_init(&problems);
-    int rc = k3_plan_open(&config, &layout, &plan, &err);
+    int rc = k3_plan_open(&config, &layout, NULL, &plan, &err);
     fuzz_check_err(rc, &err, 0);
     FUZZ_CHECK(rc == 0);
     for (uint32_t i = 2; i < headers->count; i++)

@@ -71,7 +71,7 @@ static void check_rank(const struct k3_plan *plan, uint32_t rank)
 {
     struct k3_rank_sizes sizes;
     uint64_t image_bytes = 0;
-    k3_rank_sizes(&plan->config, &plan->layout, rank, &sizes);
+    k3_rank_sizes(&plan->config, &plan->layout, &plan->policy, rank, &sizes);
     uint32_t count = k3_config_part_count(&plan->config);
     for (uint32_t part = 0; part < count; part++)
         image_bytes += check_part(plan, rank, part);

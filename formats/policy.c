@@ -1,0 +1,283 @@
+/* Purpose: policies of casts: their text and JSON, and which format a matrix gets by them.
+ * Owns: nothing.
+ * Threads: any; pure.
+ * Errors: K3_EUSAGE (text), K3_EFORMAT, K3_ELIMIT, K3_ENOMEM (JSON).
+ * Invariant: two texts that mean the same have one canonical text, so one plan digest. */
+#include "policy.h"
+
+#include "doc.h"
+#include "json_read.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What can be asked for in a word.  Experts lose nothing by any of these but int4-g32, which says
+ * so.  Everything: all matrices of the language model but those that are never touched unnamed. */
+static const struct {
+    const char *name, *entries;
+} named[] = {
+    {"verbatim", ""},
+    {"nvfp4", "attention=fp8-block,experts=nvfp4"},
+    {"fp8-attn", "attention=fp8-block"},
+    {"fp8-block", "attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,"
+                  "dense=fp8-block,head=fp8-block"},
+    {"mxfp8", "attention=mxfp8,experts=mxfp8,shared=mxfp8,latent=mxfp8,dense=mxfp8,head=mxfp8"},
+    {"bf16", "experts=bf16"},
+    {"int4-g32", "experts=int4-g32"},
+};
+
+#define NAMED_COUNT (sizeof named / sizeof named[0])
+#define ENTRY_BYTES (K3_POLICY_PATTERN_BYTES + 32u) /* a pattern, '=', a format */
+
+const char *k3_policy_name(uint32_t i, const char **entries)
+{
+    if (i >= NAMED_COUNT)
+        return NULL;
+    if (entries)
+        *entries = named[i].entries;
+    return named[i].name;
+}
+
+void k3_policy_init(struct k3_policy *policy)
+{
+    memset(policy, 0, sizeof *policy); /* K3_Q_VERBATIM and K3_OOW_FAIL are 0 */
+}
+
+_Static_assert(K3_Q_VERBATIM == 0 && K3_OOW_FAIL == 0, "k3_policy_init");
+
+/* ---- text ---- */
+
+static int find_role(const char *name, size_t bytes)
+{
+    for (int r = 0; r < K3_ROLE_COUNT; r++) {
+        const char *role = k3_role_name((enum k3_role)r);
+        if (strlen(role) == bytes && !memcmp(role, name, bytes))
+            return r;
+    }
+    return -1;
+}
+
+static bool is_pattern(const char *name, size_t bytes)
+{
+    return memchr(name, '.', bytes) || memchr(name, '*', bytes);
+}
+
+/* Names of roles or formats, for messages. */
+static const char *list_roles(char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (int r = 0; r < K3_ROLE_COUNT; r++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", r ? " " : "",
+                                 k3_role_name((enum k3_role)r));
+    return text;
+}
+
+static const char *list_formats(char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (int f = 0; f < K3_QFMT_COUNT; f++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", f ? " " : "",
+                                 k3_qfmt_name((enum k3_qfmt)f));
+    return text;
+}
+
+static int add_pattern(struct k3_policy *policy, const char *glob, size_t bytes, enum k3_qfmt fmt,
+                       struct k3_err *err)
+{
+    char shown[K3_SHOWN_BYTES];
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-*{}";
+    if (bytes >= K3_POLICY_PATTERN_BYTES)
+        return k3_fail(err, K3_EUSAGE, "--quant: pattern '%s' has more than %u characters",
+                       k3_shown(glob, bytes, shown), K3_POLICY_PATTERN_BYTES - 1);
+    for (size_t i = 0; i < bytes; i++)
+        if (!glob[i] || !strchr(allowed, glob[i]))
+            return k3_fail(err, K3_EUSAGE,
+                           "--quant: pattern '%s' has a character that no tensor name has",
+                           k3_shown(glob, bytes, shown));
+    for (uint32_t i = 0; i < policy->pattern_count; i++)
+        if (strlen(policy->patterns[i].glob) == bytes &&
+            !memcmp(policy->patterns[i].glob, glob, bytes))
+            return k3_fail(err, K3_EUSAGE, "--quant: pattern '%s' is given twice",
+                           policy->patterns[i].glob);
+    if (policy->pattern_count == K3_POLICY_PATTERN_COUNT_MAX)
+        return k3_fail(err, K3_EUSAGE, "--quant: more than %u patterns",
+                       K3_POLICY_PATTERN_COUNT_MAX);
+    struct k3_policy_pattern *pattern = &policy->patterns[policy->pattern_count++];
+    memcpy(pattern->glob, glob, bytes);
+    pattern->glob[bytes] = 0;
+    pattern->fmt = (uint8_t)fmt;
+    return 0;
+}
+
+/* oow=HOW and config=HOW, as a canonical text has them. */
+static bool add_option(struct k3_policy *policy, const char *name, size_t bytes, const char *value)
+{
+    if (bytes == 3 && !memcmp(name, "oow", 3) && !policy->oow) {
+        policy->oow = !strcmp(value, "requant") ? K3_OOW_REQUANT
+                      : !strcmp(value, "snap")  ? K3_OOW_SNAP
+                                                : K3_OOW_FAIL;
+        return policy->oow != K3_OOW_FAIL;
+    }
+    if (bytes == 6 && !memcmp(name, "config", 6) && !policy->is_modelopt)
+        return policy->is_modelopt = !strcmp(value, "modelopt");
+    return false;
+}
+
+static enum k3_qfmt role_source(int role)
+{
+    return role == K3_ROLE_EXPERTS ? K3_Q_MXFP4 : K3_Q_BF16;
+}
+
+/* Bits of the roles that entries have named. */
+static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, const char *value,
+                     uint32_t *seen, struct k3_err *err)
+{
+    char list[256], shown[K3_SHOWN_BYTES];
+    enum k3_qfmt fmt;
+    if (add_option(policy, name, bytes, value))
+        return 0;
+    int role = find_role(name, bytes);
+    if (role < 0 && !is_pattern(name, bytes))
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: '%s' is no role; roles are: %s; a pattern has a '.' or a '*'",
+                       k3_shown(name, bytes, shown), list_roles(list, sizeof list));
+    if (!k3_qfmt_find(value, strlen(value), &fmt))
+        return k3_fail(err, K3_EUSAGE, "--quant: '%s' is no format; formats are: %s",
+                       k3_shown(value, strlen(value), shown), list_formats(list, sizeof list));
+    if (role < 0)
+        return add_pattern(policy, name, bytes, fmt, err);
+    if (role == K3_ROLE_NORM || role == K3_ROLE_ATTNRES)
+        return k3_fail(err, K3_EUSAGE, "--quant: role %s has no matrix that could be cast",
+                       k3_role_name((enum k3_role)role));
+    if (*seen & 1u << role)
+        return k3_fail(err, K3_EUSAGE, "--quant: role %s is given twice",
+                       k3_role_name((enum k3_role)role));
+    *seen |= 1u << role;
+    /* Asking for what is there already is asking for nothing. */
+    policy->role_fmt[role] = (uint8_t)(fmt == role_source(role) ? K3_Q_VERBATIM : fmt);
+    return 0;
+}
+
+static int parse_entries(const char *text, struct k3_policy *policy, struct k3_err *err)
+{
+    uint32_t seen = 0;
+    char shown[K3_SHOWN_BYTES];
+    for (const char *at = text; *at;) {
+        size_t bytes = strcspn(at, ",");
+        char entry[ENTRY_BYTES];
+        const char *equals = memchr(at, '=', bytes);
+        if (!equals || equals == at || equals + 1 == at + bytes || bytes >= sizeof entry ||
+            (at[bytes] && !at[bytes + 1]))
+            return k3_fail(err, K3_EUSAGE,
+                           "--quant: '%s' is not of the form ROLE=FORMAT or PATTERN=FORMAT",
+                           k3_shown(at, bytes, shown));
+        memcpy(entry, at, bytes);
+        entry[bytes] = 0;
+        size_t name = (size_t)(equals - at);
+        int rc = add_entry(policy, entry, name, entry + name + 1, &seen, err);
+        if (rc)
+            return rc;
+        at += bytes + (at[bytes] == ',');
+    }
+    return 0;
+}
+
+int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *err)
+{
+    char shown[K3_SHOWN_BYTES];
+    if (!strchr(text, '=')) {
+        for (size_t i = 0; i < NAMED_COUNT; i++)
+            if (!strcmp(named[i].name, text))
+                return parse_entries(named[i].entries, policy, err);
+        char list[256] = "";
+        for (size_t i = 0, used = 0; i < NAMED_COUNT; i++)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? " " : "",
+                                     named[i].name);
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: no policy is called '%s'; policies are: %s, ROLE=FORMAT[,...] or "
+                       "a JSON file",
+                       k3_shown(text, strlen(text), shown), list);
+    }
+    return parse_entries(text, policy, err);
+}
+
+/* Copy a string token, which need not end where it ends. */
+static int copy_token(const char *file, const struct k3_json_token *token, char out[ENTRY_BYTES],
+                      struct k3_err *err)
+{
+    char shown[K3_SHOWN_BYTES];
+    if (token->bytes >= ENTRY_BYTES)
+        return k3_fail_at(err, K3_EUSAGE, file, (int64_t)token->offset,
+                          "%s: '%s' is longer than any name of a policy", file,
+                          k3_shown(token->text, token->bytes, shown));
+    memcpy(out, token->text, token->bytes);
+    out[token->bytes] = 0;
+    return 0;
+}
+
+int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
+                         struct k3_err *err)
+{
+    struct k3_json *json = NULL;
+    struct k3_json_token token;
+    uint32_t seen = 0;
+    int rc = k3_json_open(file, text, bytes, 2, &json, err);
+    if (!rc)
+        rc = k3_json_expect(json, K3_JSON_OBJECT_BEGIN, "a policy", &token, err);
+    while (!rc) {
+        char name[ENTRY_BYTES], value[ENTRY_BYTES];
+        rc = k3_json_next(json, &token, err);
+        if (rc || token.type == K3_JSON_OBJECT_END)
+            break;
+        rc = copy_token(file, &token, name, err);
+        if (!rc)
+            rc = k3_json_expect(json, K3_JSON_STRING, "a format", &token, err);
+        if (!rc)
+            rc = copy_token(file, &token, value, err);
+        if (!rc)
+            rc = add_entry(policy, name, strlen(name), value, &seen, err);
+    }
+    if (!rc)
+        rc = k3_json_expect(json, K3_JSON_END, "the end", &token, err);
+    k3_json_close(json);
+    return rc;
+}
+
+static void put(char *text, size_t *used, const char *name, const char *value)
+{
+    *used += (size_t)snprintf(text + *used, K3_POLICY_TEXT_BYTES - *used, "%s%s=%s",
+                              *used ? "," : "", name, value);
+}
+
+/* All of it fits: 12 roles and two options of below 32 characters, 64 patterns of below 160. */
+_Static_assert(14 * 32 + K3_POLICY_PATTERN_COUNT_MAX * ENTRY_BYTES < K3_POLICY_TEXT_BYTES,
+               "the longest policy text");
+
+void k3_policy_text(const struct k3_policy *policy, char *text)
+{
+    static const char *const oow[] = {"fail", "requant", "snap"};
+    size_t used = 0;
+    text[0] = 0;
+    for (int r = 0; r < K3_ROLE_COUNT; r++)
+        if (policy->role_fmt[r] != K3_Q_VERBATIM)
+            put(text, &used, k3_role_name((enum k3_role)r),
+                k3_qfmt_name((enum k3_qfmt)policy->role_fmt[r]));
+    for (uint32_t i = 0; i < policy->pattern_count; i++)
+        put(text, &used, policy->patterns[i].glob,
+            k3_qfmt_name((enum k3_qfmt)policy->patterns[i].fmt));
+    if (policy->is_modelopt)
+        put(text, &used, "config", "modelopt");
+    if (policy->oow != K3_OOW_FAIL)
+        put(text, &used, "oow", oow[policy->oow]);
+    if (!used)
+        snprintf(text, K3_POLICY_TEXT_BYTES, "verbatim");
+}
+
+bool k3_policy_is_verbatim(const struct k3_policy *policy)
+{
+    for (int r = 0; r < K3_ROLE_COUNT; r++)
+        if (policy->role_fmt[r] != K3_Q_VERBATIM)
+            return false;
+    return policy->pattern_count == 0;
+}

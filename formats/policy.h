@@ -1,0 +1,71 @@
+/* Policies: which matrices of a model change their precision while they are cut (FORMAT.md 4.7).
+ * A policy names roles, then patterns of matrix names; what neither names stays as it is.  A value
+ * without pointers: copied freely, constant once made; pure, any thread. */
+#ifndef K3_POLICY_H
+#define K3_POLICY_H
+
+#include "layout.h"
+#include "quant.h"
+
+#define K3_POLICY_PATTERN_COUNT_MAX 64u    /* exceptions are few; one pattern covers a kind */
+#define K3_POLICY_PATTERN_BYTES     128u   /* the longest matrix name has 73 characters */
+#define K3_POLICY_TEXT_BYTES        16384u /* all roles, all patterns, both options */
+
+struct k3_policy_pattern {
+    char glob[K3_POLICY_PATTERN_BYTES]; /* `*` stands for any characters */
+    uint8_t fmt;                        /* enum k3_qfmt */
+};
+
+struct k3_policy {
+    uint8_t role_fmt[K3_ROLE_COUNT]; /* enum k3_qfmt; K3_Q_VERBATIM: not named */
+    struct k3_policy_pattern patterns[K3_POLICY_PATTERN_COUNT_MAX]; /* the first that fits wins */
+    uint32_t pattern_count;
+    uint8_t oow;      /* enum k3_oow */
+    bool is_modelopt; /* configuration for ModelOpt readers is written too */
+};
+
+/* The policy that changes nothing. */
+void k3_policy_init(struct k3_policy *policy);
+
+/* Add the text of --quant: a name of k3_policy_name, or ENTRY[,ENTRY...] with ENTRY = ROLE=FORMAT
+ * or PATTERN=FORMAT (a pattern has a `.` or a `*`), and, as canonical texts have them,
+ * config=modelopt and oow=requant or oow=snap.  K3_EUSAGE with one sentence. */
+int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *err);
+
+/* The same from a JSON document: one object whose members are such entries, in their order. */
+int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
+                         struct k3_err *err);
+
+/* Canonical text: "verbatim", or roles in the order of enum k3_role, patterns in theirs, options;
+ * joined by commas.  text has K3_POLICY_TEXT_BYTES. */
+void k3_policy_text(const struct k3_policy *policy, char *text);
+
+/* Name number i of the policies with a name and, if entries is not NULL, what it stands for; NULL
+ * behind the last. */
+const char *k3_policy_name(uint32_t i, const char **entries);
+
+bool k3_policy_is_verbatim(const struct k3_policy *policy);
+
+/* True for a matrix that can be cast: BF16, or packed with a rule for its scales. */
+bool k3_rule_is_matrix(const struct k3_rule *rule);
+/* Format the matrix has in the checkpoint. */
+enum k3_qfmt k3_rule_source_fmt(const struct k3_rule *rule);
+/* The rule of the packed codes that a K3_RULE_SCALE rule scales. */
+uint32_t k3_rule_scaled(const struct k3_model *model, uint32_t rule);
+
+/* Format that rule `rule` gets in a layer (ignored in the first and last part): K3_Q_VERBATIM where
+ * it keeps its own, so for all that is no matrix.  Scales follow their codes. */
+enum k3_qfmt k3_policy_fmt(const struct k3_policy *policy, const struct k3_config *config,
+                           uint32_t rule, uint32_t layer);
+
+/* Name of a matrix as engines know their modules, `{e}` and `{b}` left as they are:
+ * "language_model.model.layers.3.block_sparse_moe.experts.{e}.w1" into name[bytes]. */
+void k3_rule_module(const struct k3_rule *rule, uint32_t layer, char *name, size_t bytes);
+
+/* Can the policy be carried out on this model in this (resolved) layout?  K3_EUSAGE: an entry that
+ * fits no matrix; K3_EUNSUPPORTED: a cast that does not exist, matrices of one fused matrix in
+ * different formats, a cut through a group of scales, with the --tp sizes that work. */
+int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
+                    const struct k3_layout *layout, struct k3_err *err);
+
+#endif

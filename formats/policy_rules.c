@@ -1,0 +1,288 @@
+/* Purpose: a policy on a model: which format each matrix gets, and whether that can be done.
+ * Owns: nothing.
+ * Threads: any; pure.
+ * Errors: K3_EUSAGE, K3_EUNSUPPORTED.
+ * Invariant: matrices that are one matrix to an engine (one group of the image) have one format. */
+#include "policy.h"
+
+#include "manifest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool k3_rule_is_matrix(const struct k3_rule *rule)
+{
+    if (rule->flags & K3_RULE_PACKED)
+        return true;
+    return rule->dtype == K3_BF16 && rule->dim_count == 2 && rule->dim[0] != K3_V_ONE;
+}
+
+enum k3_qfmt k3_rule_source_fmt(const struct k3_rule *rule)
+{
+    return rule->flags & K3_RULE_PACKED ? K3_Q_MXFP4 : K3_Q_BF16;
+}
+
+/* Characters of a name in front of its last component. */
+static size_t stem_bytes(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot ? (size_t)(dot - name) : strlen(name);
+}
+
+uint32_t k3_rule_scaled(const struct k3_model *model, uint32_t rule)
+{
+    const char *name = model->rules[rule].name;
+    for (uint32_t r = rule; r-- > 0;)
+        if ((model->rules[r].flags & K3_RULE_PACKED) &&
+            stem_bytes(model->rules[r].name) == stem_bytes(name) &&
+            !memcmp(model->rules[r].name, name, stem_bytes(name)))
+            return r;
+    return rule; /* a table without its codes: treated as no scale */
+}
+
+void k3_rule_module(const struct k3_rule *rule, uint32_t layer, char *name, size_t bytes)
+{
+    const char *end = rule->name + stem_bytes(rule->name);
+    size_t used = 0;
+    for (const char *p = rule->name; p < end && used + 1 < bytes;) {
+        if (!strncmp(p, "{i}", 3)) {
+            int n = snprintf(name + used, bytes - used, "%u", layer);
+            used += n > 0 ? (size_t)n : 0;
+            p += 3;
+        } else {
+            name[used++] = *p++;
+        }
+    }
+    name[used < bytes ? used : bytes - 1] = 0;
+}
+
+/* Does `*` fill in to make glob the name?  Backtracks to the last star only, which is enough. */
+static bool glob_fits(const char *glob, const char *name)
+{
+    const char *star = NULL, *from = NULL;
+    while (*name) {
+        if (*glob == '*') {
+            star = glob++;
+            from = name;
+        } else if (*glob == *name) {
+            glob++;
+            name++;
+        } else if (star) {
+            glob = star + 1;
+            name = ++from;
+        } else {
+            return false;
+        }
+    }
+    while (*glob == '*')
+        glob++;
+    return !*glob;
+}
+
+/* Casts that lose nothing of MXFP4 within their window. */
+static bool is_lossless(enum k3_qfmt fmt)
+{
+    return fmt == K3_Q_VERBATIM || fmt == K3_Q_MXFP4 ||
+           k3_quant_route(K3_Q_MXFP4, fmt) == K3_QROUTE_MX;
+}
+
+/* Some matrices are only touched by a pattern that says which it means: its last component is
+ * spelled out, or their own word is in it. */
+static bool is_named(const char *glob, const struct k3_rule *rule, enum k3_qfmt fmt)
+{
+    static const struct {
+        uint8_t role;
+        const char *word;
+    } guarded[] = {{K3_ROLE_ROUTER, ".gate"},
+                   {K3_ROLE_EMBED, "embed_tokens"},
+                   {K3_ROLE_VISION, "vision_tower"},
+                   {K3_ROLE_PROJECTOR, "mm_projector"},
+                   {K3_ROLE_EXPERTS, "moe.experts."}};
+    for (size_t i = 0; i < sizeof guarded / sizeof guarded[0]; i++)
+        if (rule->role == guarded[i].role)
+            return strstr(glob, guarded[i].word) ||
+                   (rule->role == K3_ROLE_EXPERTS && is_lossless(fmt));
+    return true;
+}
+
+enum k3_qfmt k3_policy_fmt(const struct k3_policy *policy, const struct k3_config *config,
+                           uint32_t rule, uint32_t layer)
+{
+    const struct k3_model *model = config->model;
+    if (model->rules[rule].flags & K3_RULE_SCALE)
+        rule = k3_rule_scaled(model, rule);
+    const struct k3_rule *row = &model->rules[rule];
+    if (!k3_rule_is_matrix(row))
+        return K3_Q_VERBATIM;
+    enum k3_qfmt fmt = (enum k3_qfmt)policy->role_fmt[row->role];
+    if (policy->pattern_count) {
+        char module[K3_POLICY_PATTERN_BYTES];
+        k3_rule_module(row, layer, module, sizeof module);
+        for (uint32_t i = 0; i < policy->pattern_count; i++) {
+            const struct k3_policy_pattern *pattern = &policy->patterns[i];
+            if (!glob_fits(pattern->glob, module) ||
+                !is_named(pattern->glob, row, (enum k3_qfmt)pattern->fmt))
+                continue;
+            fmt = (enum k3_qfmt)pattern->fmt;
+            break;
+        }
+    }
+    return fmt == k3_rule_source_fmt(row) ? K3_Q_VERBATIM : fmt;
+}
+
+/* ---- can it be done ---- */
+
+static bool in_layer(const struct k3_rule *rule)
+{
+    return rule->scope != K3_SCOPE_FIRST && rule->scope != K3_SCOPE_LAST;
+}
+
+/* Every pattern fits a matrix: one that fits none is a slip of the pen. */
+static int check_patterns(const struct k3_policy *policy, const struct k3_config *config,
+                          struct k3_err *err)
+{
+    for (uint32_t i = 0; i < policy->pattern_count; i++) {
+        const struct k3_policy_pattern *pattern = &policy->patterns[i];
+        bool fits = false;
+        for (uint32_t r = 0; r < config->model->rule_count && !fits; r++) {
+            const struct k3_rule *rule = &config->model->rules[r];
+            uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+            if (!k3_rule_is_matrix(rule) ||
+                !is_named(pattern->glob, rule, (enum k3_qfmt)pattern->fmt))
+                continue;
+            for (uint32_t layer = 0; layer < layers && !fits; layer++) {
+                char module[K3_POLICY_PATTERN_BYTES];
+                k3_rule_module(rule, layer, module, sizeof module);
+                fits = k3_rule_applies(config, rule, layer) && glob_fits(pattern->glob, module);
+            }
+        }
+        if (!fits)
+            return k3_fail(err, K3_EUSAGE,
+                           "--quant: pattern '%s' fits no matrix that it may touch (router, "
+                           "embedding and vision must be spelled out, and experts for a lossy "
+                           "format); names are like language_model.model.layers.3.self_attn.o_proj",
+                           pattern->glob);
+    }
+    return 0;
+}
+
+/* The cut of one matrix by the layout, as rows and columns of a rank. */
+static void local_dims(const struct k3_layout *layout, const struct k3_config *config,
+                       const struct k3_rule *rule, uint64_t dim[2])
+{
+    struct k3_place place;
+    struct k3_slice slice;
+    k3_layout_place(layout, 0, &place);
+    dim[0] = config->value[rule->dim[0]];
+    dim[1] = config->value[rule->dim[1]] * (rule->flags & K3_RULE_PACKED ? 2 : 1);
+    if (!k3_layout_slice(layout, config, rule, 0, &place, &slice))
+        return; /* dropped: as it is */
+    dim[0] = slice.row_count;
+    dim[1] = slice.column_bytes * dim[1] / slice.row_bytes;
+}
+
+static bool rule_divides(const struct k3_layout *layout, const struct k3_config *config,
+                         const struct k3_rule *rule, enum k3_qfmt fmt)
+{
+    struct k3_qgeom geom;
+    struct k3_err ignored;
+    uint64_t dim[2];
+    k3_err_init(&ignored);
+    local_dims(layout, config, rule, dim);
+    return !k3_qfmt_geometry(fmt, dim[0], dim[1], &geom, &ignored);
+}
+
+/* Sizes of tp with which this rule divides, the other options as they are. */
+static void list_sizes(const struct k3_layout *layout, const struct k3_config *config,
+                       uint32_t rule, enum k3_qfmt fmt, char text[128])
+{
+    struct k3_layout trial = *layout;
+    size_t used = 0;
+    text[0] = 0;
+    for (trial.tp = 1; trial.tp <= K3_RANK_COUNT_MAX && used + 8 < 128; trial.tp++)
+        if (k3_layout_divides(&trial, config) &&
+            rule_divides(&trial, config, &config->model->rules[rule], fmt))
+            used += (size_t)snprintf(text + used, 128 - used, "%s%u", used ? " " : "", trial.tp);
+    if (!used)
+        snprintf(text, 128, "none");
+}
+
+static int check_rule(const struct k3_layout *layout, const struct k3_config *config, uint32_t r,
+                      uint32_t layer, enum k3_qfmt fmt, struct k3_err *err)
+{
+    const struct k3_rule *rule = &config->model->rules[r];
+    char module[K3_POLICY_PATTERN_BYTES];
+    uint64_t dim[2];
+    k3_rule_module(rule, layer, module, sizeof module);
+    if (k3_quant_route(k3_rule_source_fmt(rule), fmt) == K3_QROUTE_NONE)
+        return k3_fail(err, K3_EUNSUPPORTED, "--quant: %s is %s in the checkpoint: no cast to %s",
+                       module, k3_qfmt_name(k3_rule_source_fmt(rule)), k3_qfmt_name(fmt));
+    if (rule_divides(layout, config, rule, fmt))
+        return 0;
+    char sizes[128];
+    local_dims(layout, config, rule, dim);
+    list_sizes(layout, config, r, fmt, sizes);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "--quant: %s as %s: the %llu columns of a rank do not divide into its groups of "
+                   "scales; with the other options as they are these --tp sizes work: %s",
+                   module, k3_qfmt_name(fmt), (unsigned long long)dim[1], sizes);
+}
+
+/* One rule in one layer: the same format as its neighbour in the group, and a cast that exists. */
+static int check_in_layer(const struct k3_policy *policy, const struct k3_config *config,
+                          const struct k3_layout *layout, uint32_t r, uint32_t layer,
+                          struct k3_err *err)
+{
+    const struct k3_rule *rule = &config->model->rules[r],
+                         *before = r ? &config->model->rules[r - 1] : NULL;
+    enum k3_qfmt fmt = k3_policy_fmt(policy, config, r, layer);
+    bool is_fused = before && before->group == rule->group && before->scope == rule->scope &&
+                    !(rule->flags & K3_RULE_OWN_GROUP);
+    if (is_fused && k3_policy_fmt(policy, config, r - 1, layer) != fmt) {
+        char one[K3_POLICY_PATTERN_BYTES], two[K3_POLICY_PATTERN_BYTES];
+        k3_rule_module(before, layer, one, sizeof one);
+        k3_rule_module(rule, layer, two, sizeof two);
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--quant: %s and %s are one matrix to engines: give both one format", one,
+                       two);
+    }
+    uint32_t first = r; /* engines have one container for all projections of the experts */
+    while (rule->role == K3_ROLE_EXPERTS && first > 0 &&
+           config->model->rules[first - 1].role == K3_ROLE_EXPERTS)
+        first--;
+    if (k3_policy_fmt(policy, config, first, layer) != fmt && first != r)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--quant: experts of layer %u: give w1, w2 and w3 one format", layer);
+    if (policy->is_modelopt &&
+        (fmt == K3_Q_INT4_G32 || fmt == K3_Q_INT4_G128 || fmt == K3_Q_INT8_G32))
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--config modelopt: ModelOpt's configuration has no word for %s; leave "
+                       "--config away",
+                       k3_qfmt_name(fmt));
+    return fmt == K3_Q_VERBATIM ? 0 : check_rule(layout, config, r, layer, fmt, err);
+}
+
+int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
+                    const struct k3_layout *layout, struct k3_err *err)
+{
+    if (k3_policy_is_verbatim(policy)) {
+        if (policy->is_modelopt || policy->oow)
+            return k3_fail(err, K3_EUSAGE, "--config and --oow say how to cast: give --quant too");
+        return 0;
+    }
+    int rc = check_patterns(policy, config, err);
+    for (uint32_t r = 0; r < config->model->rule_count && !rc; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        if (!k3_rule_is_matrix(rule))
+            continue;
+        for (uint32_t layer = 0; layer < layers && !rc; layer++) {
+            if (!k3_rule_applies(config, rule, layer))
+                continue;
+            rc = check_in_layer(policy, config, layout, r, layer, err);
+            if (!policy->pattern_count)
+                break; /* all layers are alike */
+        }
+    }
+    return rc;
+}
