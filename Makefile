@@ -68,6 +68,8 @@ LIB_MAP   := $(wildcard loader/k3_load.map)
 TEST_BIN  := $(patsubst tests/%.c,$(OUT)/tests/%,$(TESTS) $(MAKERS))
 SHIM_SO   := $(patsubst tests/%.c,$(OUT)/tests/%.so,$(SHIMS))
 FAKE_SO   := $(addprefix $(OUT)/fake/,libcuda.so.1 libamdhip64.so.6 libhiprtc.so.6) \
+             $(OUT)/fake_file/libcufile.so.0 $(OUT)/fake_file/libhipfile.so.0 \
+             $(OUT)/fake_file_bad/libcufile.so.0 $(OUT)/fake_file_old/libcufile.so.0 $(OUT)/fake_file_old/libhipfile.so.0 \
              $(OUT)/fake_old/libcuda.so.1 $(OUT)/fake_old/libamdhip64.so.6 $(OUT)/fake_bad/libcuda.so.1
 BENCH_BIN := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCHES))
 FUZZ_BIN  := $(patsubst tests/fuzz/fuzz_%.c,$(OUT)/fuzz/%,$(TARGETS))
@@ -231,6 +233,26 @@ $(OUT)/fake_bad/libcuda.so.1: Makefile
 	@mkdir -p $(@D)
 	@for n in libamdhip64.so.7 libamdhip64.so.6 libamdhip64.so.5 $(@F); do : > $(@D)/$$n; done
 
+# Libraries that read files into a GPU; they use the driver that the program has loaded.
+$(OUT)/fake_file/libcufile.so.0: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_cufile.map,tests/fake_cufile.c)
+
+$(OUT)/fake_file/libhipfile.so.0: $(FAKE_DEPS)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(call fake_so,$@,tests/fake_cufile.map,-DFAKE_HIP tests/fake_cufile.c)
+
+$(OUT)/fake_file_old/libcufile.so.0 $(OUT)/fake_file_old/libhipfile.so.0: $(FAKE_DEPS)
+	@mkdir -p $(@D)
+	@sed '/FileRead/d' tests/fake_cufile.map > $@.map
+	$(Q)$(call fake_so,$@,$@.map,$(if $(findstring hip,$@),-DFAKE_HIP) tests/fake_cufile.c)
+
+$(OUT)/fake_file_bad/libcufile.so.0: Makefile
+	@mkdir -p $(@D)
+	@for n in libhipfile.so.0 libhipfile.so $(@F); do : > $(@D)/$$n; done
+
 # HIP done by NVIDIA's driver; its hipRTC gives the code that nvcc made.
 ifneq ($(CUDA_FATBIN),)
 FAKE_SO += $(OUT)/fake_hip_cuda/libamdhip64.so.6 $(OUT)/fake_hip_cuda/libhiprtc.so.6
@@ -247,7 +269,8 @@ $(OUT)/fake_hip_cuda/libhiprtc.so.6: $(FAKE_DEPS) $(CUDA_FATBIN)
 	    && $(ROCM_NEXT)
 endif
 
-$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_load_gpu: | $(FAKE_SO)
+$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_load_gpu $(OUT)/tests/test_io_gpufile \
+    $(OUT)/tests/test_load_gpufile: | $(FAKE_SO)
 
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	$(say) LD $@
@@ -284,8 +307,7 @@ test-real test-fault: tests
 
 # The drivers of this machine; `make check` has the same tests on fake ones.
 test-gpu: tests
-	@$(OUT)/tests/test_dev_gpu real
-	@[ ! -d tests/gpu ] || $(RUN_ENV) tests/scripts/run_scripts.sh tests/gpu
+	@$(RUN_ENV) tests/scripts/run_gpu.sh
 
 # Leaks are errors; detect_stack_use_after_return costs little and finds borrowed locals.  The exit
 # code is none of ours, so that no test that waits for exit 1 takes a report for it.

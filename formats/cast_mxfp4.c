@@ -494,11 +494,10 @@ static int block_breach(struct cast *cast, uint64_t g, int max, const uint8_t ta
     return 0;
 }
 
-/* One row of a stripe, from group g of the call on. */
-static int stripe_row(struct cast *cast, const struct stripe *stripe, uint64_t g,
-                      const uint8_t (*table)[16], struct k3_err *err)
+/* Shifts of a row where some scale is above its block's (a group of zeros) or far below. */
+static int edge_picks(struct cast *cast, const struct stripe *stripe, uint64_t g,
+                      const uint8_t (*table)[16], uint8_t *pick, struct k3_err *err)
 {
-    uint8_t pick[PIECE_GROUPS];
     int last = cast->quant->params.oow == K3_OOW_SNAP ? BLOCK_SPREAD : BLOCK_ROWS - 1, rc = 0;
     for (size_t k = 0; rc == 0 && k < stripe->count; k++) {
         int max = stripe->max[k / BLOCK_GROUPS], shift = max - scale_of(cast, g + k);
@@ -506,6 +505,24 @@ static int stripe_row(struct cast *cast, const struct stripe *stripe, uint64_t g
         if (shift > BLOCK_SPREAD && is_breach(cast, g + k, max))
             rc = block_breach(cast, g + k, max, table[pick[k]], err);
     }
+    return rc;
+}
+
+/* One row of a stripe, from group g of the call on. */
+static int stripe_row(struct cast *cast, const struct stripe *stripe, uint64_t g,
+                      const uint8_t (*table)[16], struct k3_err *err)
+{
+    uint8_t pick[PIECE_GROUPS];
+    const uint8_t *scale = (const uint8_t *)cast->rows->x_scale + g;
+    unsigned is_edge = 0;
+    int rc = 0;
+    for (size_t k = 0; k < stripe->count; k++) {
+        unsigned shift = (unsigned)(stripe->max[k / BLOCK_GROUPS] - scale[k]);
+        is_edge |= shift > BLOCK_SPREAD;
+        pick[k] = (uint8_t)shift;
+    }
+    if (is_edge)
+        rc = edge_picks(cast, stripe, g, table, pick, err);
     if (rc == 0 && cast->stats)
         k3_quant_ops()->mx_bytes(codes_of(cast, g), stripe->count, table, pick,
                                  (uint8_t *)cast->rows->weight + g * K3_MX_GROUP);

@@ -44,7 +44,7 @@ struct k3_load_options {
      * order.
      */
     const char *device;
-    const char *io;         /* "auto" (default), "uring" or "pread"; k3_load_open says more */
+    const char *io;         /* "auto" (default), "uring", "pread", "cufile", "hipfile" */
     uint64_t staging_bytes; /* bytes in flight at most; of a GPU: its pinned pool; 0: 64, 128 MiB */
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
@@ -100,9 +100,11 @@ struct k3_load_rank_report {
  * io "auto": parts that sample reads find in memory come by pread through the page cache;
  * others past it by io_uring, else by threads, else through it; what was refused is a line of the
  * report.  "pread": threads, past the cache or through it by the same sample.  "uring": io_uring
- * past the cache, or K3_EUNSUPPORTED.  Fails: K3_EIO, K3_ECORRUPT (exit 3), K3_EUNSUPPORTED (a
- * route that is not there; exit 4), K3_ENOMEM, K3_EUSAGE.  On failure *out is NULL.  The caller
- * owns *out. */
+ * past the cache, or K3_EUNSUPPORTED.  "cufile" (cuda), "hipfile" (hip): into the memory of the
+ * GPU, without a pool of ours, or K3_EUNSUPPORTED; where the library goes through host memory, the
+ * report says so.  "auto" takes these two only where they go direct and a sample of both ways is
+ * faster. Fails: K3_EIO, K3_ECORRUPT (exit 3), K3_EUNSUPPORTED (a route that is not there; exit 4),
+ * K3_ENOMEM, K3_EUSAGE.  On failure *out is NULL.  The caller owns *out. */
 int k3_load_open(const struct k3_load_options *options, struct k3_load **out, struct k3_err *err);
 
 /* Read and check everything.  Blocking.  Fails: K3_EIO, K3_ECORRUPT naming file, unit and offset,

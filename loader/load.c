@@ -313,10 +313,10 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     *out = NULL;
     k3_load_begin(err);
     int rc = take_options(given, &options, err);
-    if (!rc && !io_ops)
-        rc = k3_load_route_check(options.io, err);
     if (!rc && !dev_ops)
         rc = k3_load_devices_parse(options.device, &devices, err);
+    if (!rc && !io_ops)
+        rc = k3_load_route_check(&options, devices.ops, err);
     if (rc)
         return rc;
     struct k3_load *load = calloc(1, sizeof *load);
@@ -326,6 +326,7 @@ int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_op
     load->progress = options.progress;
     load->progress_context = options.progress_context;
     load->verify = !options.no_verify;
+    load->reaches_device = k3_load_route_reaches(options.io);
     load->staging_bytes = options.staging_bytes;
     load->bytes_per_second = options.bytes_per_second;
     load->after_event = options.after_event;
@@ -352,6 +353,8 @@ void k3_load_close(struct k3_load *load)
         atomic_store(&load->stop, true);
     k3_load_join_steps(load);
     k3_load_trace_close(load);
+    for (uint32_t i = 0; i < load->leg_count; i++)
+        k3_load_leg_close_engine(&load->legs[i]);
     for (uint32_t i = 0; i < load->leg_count; i++)
         k3_load_leg_close(&load->legs[i]);
     for (uint32_t i = 0; i < load->rank_count; i++)

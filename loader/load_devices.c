@@ -11,7 +11,7 @@
 
 static int fail_text(const char *text, const char *why, struct k3_err *err)
 {
-    return k3_fail(err, K3_EUSAGE, "device %.100s: %s: write host, cuda:0, cuda:0-7 or hip:0,2",
+    return k3_fail(err, K3_EUSAGE, "device '%.100s': %s: write host, cuda:0, cuda:0-7 or hip:0,2",
                    text, why);
 }
 
@@ -46,7 +46,9 @@ static int take_list(const char *list, const char *text, struct k3_load_devices 
     for (const char *at = list; !rc; at++) {
         uint32_t first, last;
         if (!take_number(&at, &first))
-            return fail_text(text, "a number from 0 to 255 is missing", err);
+            return fail_text(
+                text, "numbers from 0 to 255 stand behind the colon, with one comma between two",
+                err);
         last = first;
         if (*at == '-' && (at++, !take_number(&at, &last) || last < first))
             return fail_text(text, "a range goes from a smaller number to a larger one", err);

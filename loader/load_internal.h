@@ -41,6 +41,7 @@ struct k3_load {
     struct k3_text fallbacks; /* lines of the report */
     struct k3_load_trace trace;
     uint64_t bytes_per_second; /* reads are paced to it; 0: as fast as they come */
+    bool reaches_device;       /* the engine reads into the memory of GPUs: no slots */
     bool verify;
     bool is_stepping; /* k3_load_step began a run that is not over */
     bool ready;       /* a run succeeded: memory may be handed out */
@@ -81,8 +82,15 @@ int k3_load_stopped(struct k3_load *load, struct k3_err *err);
 /* The same behind a call of progress, if it is time again (due: whether or not). */
 int k3_load_tell(struct k3_load *load, bool due, struct k3_err *err);
 
-/* Is this the name of an engine (NULL: auto) that can run here?  K3_EUSAGE, K3_EUNSUPPORTED. */
-int k3_load_route_check(const char *name, struct k3_err *err);
+/* Is options->io the name of an engine (NULL: auto) that can run here and bring bytes to this
+ * device?  K3_EUSAGE, K3_EUNSUPPORTED. */
+int k3_load_route_check(const struct k3_load_options *options, const struct k3_dev_ops *dev_ops,
+                        struct k3_err *err);
+/* Does the engine of this name read into the memory of GPUs? */
+bool k3_load_route_reaches(const char *name);
+/* load_sample.c: bytes per second of the open engine of a leg over some chunks, odd or even ones,
+ * up to where they lie on the device.  0: there are too few, or a read failed. */
+int k3_load_sample(struct k3_load_leg *leg, bool is_odd, double *rate, struct k3_err *err);
 /* Open the engine of that name, or choose one, for each leg with its parts added.  Fills io,
  * io_ops, is_direct and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO,
  * K3_ENOMEM. */

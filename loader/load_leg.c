@@ -18,16 +18,17 @@
  * what goes to several places. */
 static bool needs_slots(const struct k3_load_leg *leg)
 {
-    return !leg->dev_ops->is_host_memory || leg->load->bound_count;
+    return (!leg->dev_ops->is_host_memory && !leg->load->reaches_device) || leg->load->bound_count;
 }
 
 static void choose_sizes(struct k3_load_leg *leg)
 {
     const struct k3_load *load = leg->load;
     bool has_slots = needs_slots(leg);
+    bool is_gpu = has_slots || !leg->dev_ops->is_host_memory;
     uint32_t cpus = k3_cpu_count();
     uint64_t bytes = load->staging_bytes ? load->staging_bytes
-                     : has_slots         ? K3_LOAD_POOL_BYTES
+                     : is_gpu            ? K3_LOAD_POOL_BYTES
                                          : K3_LOAD_STAGING_BYTES;
     uint64_t count = bytes / K3_LOAD_CHUNK_BYTES;
     if (has_slots) {
@@ -41,6 +42,11 @@ static void choose_sizes(struct k3_load_leg *leg)
     }
     /* Two at least: one arrives while the other is being checked. */
     leg->depth = (uint32_t)(count < 2 ? 2 : count > K3_LOAD_DEPTH_MAX ? K3_LOAD_DEPTH_MAX : count);
+    if (is_gpu) {
+        leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
+        leg->batch_units = K3_LOAD_BATCH_UNITS;
+        return;
+    }
     leg->lane_count = !load->verify ? 1 : cpus < K3_LANE_COUNT_MAX ? cpus : K3_LANE_COUNT_MAX;
     leg->batch_units = 1;
 }
@@ -143,12 +149,29 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
     return rc ? rc : open_slots(leg, err);
 }
 
-void k3_load_leg_close(struct k3_load_leg *leg)
+void k3_load_leg_drop_slots(struct k3_load_leg *leg)
 {
     struct k3_load_slots *slots = &leg->slots;
-    /* The engine first: it drains, so nothing writes into memory that goes away below. */
+    if (slots->is_pinned)
+        leg->dev_ops->unpin(leg->dev, slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
+    k3_mem_free(slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
+    free(slots->free);
+    free(slots->copying);
+    memset(slots, 0, sizeof *slots);
+    leg->pinned_bytes = 0;
+}
+
+void k3_load_leg_close_engine(struct k3_load_leg *leg)
+{
     if (leg->io)
         leg->io_ops->close(leg->io);
+    leg->io = NULL;
+}
+
+void k3_load_leg_close(struct k3_load_leg *leg)
+{
+    /* The engine first: it drains, so nothing writes into memory that goes away below. */
+    k3_load_leg_close_engine(leg);
     for (uint32_t i = 0; leg->dev && i < leg->lane_count; i++)
         (void)leg->dev_ops->copy_wait(leg->dev, i, K3_DEV_WAIT_ALL, NULL);
     for (uint32_t r = 0; r < leg->rank_count; r++) {
@@ -158,13 +181,9 @@ void k3_load_leg_close(struct k3_load_leg *leg)
         rank->image = NULL;
     }
     k3_load_scratch_close(leg);
-    if (slots->is_pinned)
-        leg->dev_ops->unpin(leg->dev, slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
+    k3_load_leg_drop_slots(leg);
     if (leg->dev)
         leg->dev_ops->close(leg->dev);
-    k3_mem_free(slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
-    free(slots->free);
-    free(slots->copying);
     free(leg->batches);
     k3_sha256_close(leg->sha);
     k3_mem_free(leg->bounce, K3_UNIT_BYTES);

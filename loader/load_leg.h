@@ -175,8 +175,12 @@ struct k3_load_leg {
 };
 /* Open device, memory and slots of a leg whose ranks are known; any thread. */
 int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
+/* Give its slots back: the engine reads into the images after all.  No read, no copy under way. */
+void k3_load_leg_drop_slots(struct k3_load_leg *leg);
 /* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
 void k3_load_leg_chunks(struct k3_load_leg *leg);
+/* Before any leg is closed: what engines share may be in the context of any GPU. */
+void k3_load_leg_close_engine(struct k3_load_leg *leg);
 void k3_load_leg_close(struct k3_load_leg *leg);
 /* Threads of an engine that copies out of the page cache, so that those of all legs on one memory
  * node are no more than its processors; 0: as the engine thinks best. */

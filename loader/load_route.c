@@ -8,9 +8,11 @@
 #include "load_internal.h"
 
 #include "io_direct.h"
+#include "io_gpufile.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -28,26 +30,79 @@
 
 static bool is_name(const char *name, const char *wanted)
 {
-    return strcmp(name ? name : "auto", wanted) == 0;
+    return wanted && strcmp(name ? name : "auto", wanted) == 0;
 }
 
-int k3_load_route_check(const char *name, struct k3_err *err)
+/* An engine that was named cannot be taken. */
+static int fail_named(const char *name, int rc, const struct k3_err *own, struct k3_err *err)
 {
-    static const char *const later[] = {"cufile", "hipfile"};
-    if (is_name(name, "auto") || is_name(name, k3_io_pread.name))
-        return 0;
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (is_name(name, later[i]))
+    const char *others = is_name(name, k3_io_uring.name) ? "pread" : "uring, pread";
+    return k3_fail(err, rc, "io %s: %s; or use io %s or auto", name, own->text, others);
+}
+
+/* Engines that read into the memory of a kind of device. */
+static const struct {
+    const struct k3_io_ops *io;
+    const struct k3_dev_ops *dev;
+    enum k3_gpu_kind kind;
+} gpufiles[] = {{&k3_io_cufile, &k3_dev_cuda, K3_GPU_CUDA},
+                {&k3_io_hipfile, &k3_dev_hip, K3_GPU_HIP}};
+#define GPUFILE_COUNT (sizeof gpufiles / sizeof *gpufiles)
+
+bool k3_load_route_reaches(const char *name)
+{
+    for (size_t i = 0; i < GPUFILE_COUNT; i++)
+        if (is_name(name, gpufiles[i].io->name))
+            return true;
+    return false;
+}
+
+static const struct k3_io_ops *find_engine(const char *name)
+{
+    static const struct k3_io_ops *const engines[] = {&k3_io_pread, &k3_io_uring, &k3_io_cufile,
+                                                      &k3_io_hipfile};
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
+        if (is_name(name, engines[i]->name))
+            return engines[i];
+    return NULL;
+}
+
+/* Right engine, right device, and nothing bound. */
+static int check_gpufile(const struct k3_load_options *options, const struct k3_dev_ops *dev_ops,
+                         struct k3_err *err)
+{
+    for (size_t i = 0; i < GPUFILE_COUNT; i++)
+        if (is_name(options->io, gpufiles[i].io->name) && dev_ops != gpufiles[i].dev)
             return k3_fail(err, K3_EUNSUPPORTED,
-                           "io %s is not in this build: use uring, pread or auto", name);
-    if (!is_name(name, k3_io_uring.name))
-        return k3_fail(err, K3_EUSAGE, "io %.100s is not known: use uring, pread or auto", name);
+                           "io %s reads into the memory of a %s device, not of %s: name such a "
+                           "device, or use io uring, pread or auto",
+                           options->io, gpufiles[i].dev->name, dev_ops->name);
+    if (options->bind_count)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "io %s reads whole images, not bound views: use io uring, pread or auto, or "
+                       "bind nothing",
+                       options->io);
+    return 0;
+}
+
+int k3_load_route_check(const struct k3_load_options *options, const struct k3_dev_ops *dev_ops,
+                        struct k3_err *err)
+{
+    const char *name = options->io;
+    const struct k3_io_ops *engine = find_engine(name);
+    const bool reaches = k3_load_route_reaches(name);
+    if (is_name(name, "auto"))
+        return 0;
+    if (!engine)
+        return k3_fail(err, K3_EUSAGE,
+                       "io %.100s is not known: use auto, uring, pread, cufile or hipfile", name);
+    int rc = reaches ? check_gpufile(options, dev_ops, err) : 0;
+    if (rc)
+        return rc;
     struct k3_err own;
     k3_err_init(&own);
-    int rc = k3_io_uring.probe(NULL, &own);
-    if (rc)
-        return k3_fail(err, rc, "io uring: %s; or use io pread or auto", own.text);
-    return 0;
+    rc = engine->probe(NULL, &own);
+    return rc ? fail_named(name, rc, &own, err) : 0;
 }
 
 /* One line of the report. */
@@ -55,6 +110,13 @@ static void note(struct k3_load *load, const char *what, const struct k3_err *wh
 {
     struct k3_text *lines = &load->fallbacks;
     k3_text_putf(lines, "%s%s: %s", lines->bytes ? "\n" : "", what, why->text);
+}
+
+static void note_slower(struct k3_load *load, const struct k3_io_ops *ops, const struct k3_err *why)
+{
+    char what[32];
+    snprintf(what, sizeof what, "io %s", ops->name);
+    note(load, what, why);
 }
 
 /* ---- hot or cold ---- */
@@ -118,12 +180,16 @@ static uint32_t list_regions(const struct k3_load_leg *leg, struct k3_io_region 
                              struct k3_err *why)
 {
     const struct k3_load *load = leg->load;
-    if (leg->slots.count) {
+    if (leg->slots.count && !load->reaches_device) {
         regions[0] = (struct k3_io_region){leg->slots.data,
                                            (size_t)leg->slots.count * K3_LOAD_CHUNK_BYTES};
         return 1;
     }
-    if (leg->image_bytes > REGISTER_BYTES_MAX || leg->rank_count > K3_IO_REGION_COUNT_MAX) {
+    bool is_gpu = load->reaches_device;
+    if (is_gpu && leg->rank_count > K3_IO_REGION_COUNT_MAX)
+        return 0; /* a device has no place for so many images */
+    if (!is_gpu &&
+        (leg->image_bytes > REGISTER_BYTES_MAX || leg->rank_count > K3_IO_REGION_COUNT_MAX)) {
         k3_fail(why, K3_EUNSUPPORTED,
                 "target memory is not registered: all %llu bytes would be locked before the first "
                 "read",
@@ -187,19 +253,24 @@ static int open_leg_engine(struct k3_load_leg *leg, bool tells, struct k3_err *e
     struct k3_io_region regions[K3_IO_REGION_COUNT_MAX];
     struct k3_err slower;
     k3_err_init(&slower);
-    struct k3_io_options options = {.depth = leg->depth,
-                                    .thread_count = k3_load_leg_threads(leg, leg->is_direct),
-                                    .is_direct = leg->is_direct,
-                                    .regions = regions,
-                                    .note = &slower};
-    if (leg->io_ops == &k3_io_uring)
+    const bool reaches = leg->load->reaches_device;
+    struct k3_io_options options = {
+        .depth = leg->depth,
+        .thread_count = reaches ? 0 : k3_load_leg_threads(leg, leg->is_direct),
+        .is_direct = leg->is_direct,
+        .regions = regions,
+        .note = &slower};
+    if (reaches || leg->io_ops == &k3_io_uring)
         options.region_count = list_regions(leg, regions, &slower);
+    /* The device must be one of ours, not a table that wraps it. */
+    if (reaches && (leg->dev_ops == &k3_dev_cuda || leg->dev_ops == &k3_dev_hip))
+        options.gpu = k3_dev_gpu(leg->dev);
     int rc = open_placed(leg, &options, err);
     if (!rc)
         note_place(leg);
     if (!rc && slower.rc && tells)
-        note(leg->load, "io uring", &slower);
-    else if (!rc && !slower.rc && options.region_count && leg->slots.count == 0)
+        note_slower(leg->load, leg->io_ops, &slower);
+    else if (!rc && !slower.rc && options.region_count && leg->slots.count == 0 && !reaches)
         leg->pinned_bytes = leg->image_bytes;
     return rc;
 }
@@ -259,31 +330,165 @@ static bool wants_direct(struct k3_load *load, bool is_auto)
     return false;
 }
 
-int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err)
+/* ---- into the memory of a GPU ---- */
+
+/* Says how cufile and hipfile bring the bytes, unless it is the way they are for. */
+static enum k3_gpufile_way note_way(struct k3_load *load, const char *what)
 {
-    bool is_auto = is_name(name, "auto");
     struct k3_err why;
     k3_err_init(&why);
-    if (is_name(name, k3_io_uring.name)) {
-        int rc = open_engine(load, &k3_io_uring, true, &why);
-        if (rc)
-            return k3_fail(err, rc, "io uring: %s; or use io pread or auto", why.text);
-        return k3_text_check(&load->fallbacks, err);
+    enum k3_gpufile_way way = k3_gpufile_way(load->legs[0].io, &why);
+    if (way != K3_GPUFILE_DIRECT)
+        note(load, what, &why);
+    return way;
+}
+
+/* Open it for the first leg alone and take a sample of it; 0: there is none, and *why says what
+ * failed.  *way: how the library brings the bytes, with *why but for DIRECT. */
+static double try_gpufile(struct k3_load *load, const struct k3_io_ops *ops,
+                          enum k3_gpufile_way *way, struct k3_err *why)
+{
+    struct k3_load_leg *leg = &load->legs[0];
+    struct k3_io *const own = leg->io;
+    const struct k3_io_ops *own_ops = leg->io_ops;
+    struct k3_err failure;
+    double rate = 0;
+    k3_err_init(&failure);
+    *way = K3_GPUFILE_BOUNCE;
+    leg->io = NULL;
+    leg->io_ops = ops;
+    load->reaches_device = true;
+    int rc = open_leg_engine(leg, false, &failure);
+    if (!rc) {
+        *way = k3_gpufile_way(leg->io, why);
+        rc = k3_load_sample(leg, true, &rate, &failure);
+        if (!rc && rate == 0)
+            rc = k3_fail(&failure, K3_EIO, "a sample of its reads failed");
     }
+    if (leg->io)
+        ops->close(leg->io);
+    leg->io = own;
+    leg->io_ops = own_ops;
+    load->reaches_device = false;
+    if (rc)
+        *why = failure;
+    return rc ? 0 : rate;
+}
+
+/* The engine that reads into the GPU, in place of the one that is open. */
+static int change_to_gpufile(struct k3_load *load, const struct k3_io_ops *ops, struct k3_err *err)
+{
+    const struct k3_io_ops *before = load->legs[0].io_ops;
+    struct k3_err why;
+    k3_err_init(&why);
+    for (uint32_t i = 0; i < load->leg_count; i++) {
+        before->close(load->legs[i].io);
+        load->legs[i].io = NULL;
+    }
+    load->reaches_device = true;
+    if (open_engine(load, ops, true, &why) == 0) {
+        for (uint32_t i = 0; i < load->leg_count; i++)
+            k3_load_leg_drop_slots(&load->legs[i]);
+        return 0;
+    }
+    note_slower(load, ops, &why);
+    load->reaches_device = false;
+    return open_engine(load, before, true, err);
+}
+
+/* One line: the engine into the GPU or not, and both figures. */
+static void note_choice(struct k3_load *load, const struct k3_io_ops *ops, bool is_taken,
+                        const double rates[2], const struct k3_err *why)
+{
+    struct k3_text *lines = &load->fallbacks;
+    k3_text_putf(lines, "%sio %s is %s: %s%sa sample came at %.2f GB/s, by %s at %.2f GB/s",
+                 lines->bytes ? "\n" : "", ops->name, is_taken ? "used" : "not used", why->text,
+                 why->rc ? "; " : "", rates[1] / 1e9, load->legs[0].io_ops->name, rates[0] / 1e9);
+}
+
+/* A direct engine is open.  Where the device has an engine of its own that may go without host
+ * memory, both bring some chunks and the faster one is taken; one that goes through host memory all
+ * the same never is: it does what we do, in a way that is not seen. */
+static int prefer_gpufile(struct k3_load *load, struct k3_err *err)
+{
+    struct k3_err why;
+    double rates[2] = {0, 0}; /* ours, and into the GPU */
+    enum k3_gpufile_way way;
+    size_t i = 0;
+    k3_err_init(&why);
+    while (i < GPUFILE_COUNT && gpufiles[i].dev != load->legs[0].dev_ops)
+        i++;
+    /* A library that is missing is for `doctor` to name: most machines have none. */
+    if (i == GPUFILE_COUNT || load->bound_count || load->legs[0].chunk_count < 2 ||
+        gpufiles[i].io->probe(NULL, &why))
+        return 0;
+    const struct k3_io_ops *ops = gpufiles[i].io;
+    char what[32];
+    snprintf(what, sizeof what, "io %s is not used", ops->name);
+    k3_err_init(&why);
+    if (!k3_gpufile_is_promising(gpufiles[i].kind, &why)) {
+        note(load, what, &why);
+        return 0;
+    }
+    int rc = k3_load_sample(&load->legs[0], false, &rates[0], err);
+    if (rc)
+        return rc;
+    rates[1] = try_gpufile(load, ops, &way, &why);
+    if (rates[1] == 0) {
+        note(load, what, &why);
+        return 0;
+    }
+    bool is_taken = way != K3_GPUFILE_BOUNCE && rates[1] > rates[0];
+    note_choice(load, ops, is_taken, rates, &why);
+    return is_taken ? change_to_gpufile(load, ops, err) : 0;
+}
+
+/* ---- the choice ---- */
+
+static int open_named(struct k3_load *load, const struct k3_io_ops *ops, struct k3_err *err)
+{
+    struct k3_err why;
+    k3_err_init(&why);
+    int rc = open_engine(load, ops, true, &why);
+    if (rc)
+        return fail_named(ops->name, rc, &why, err);
+    if (load->reaches_device) {
+        char what[32];
+        snprintf(what, sizeof what, "io %s", ops->name);
+        (void)note_way(load, what);
+    }
+    return k3_text_check(&load->fallbacks, err);
+}
+
+/* Past the page cache by io_uring, else by threads; false: neither. */
+static bool open_direct(struct k3_load *load, bool has_ring)
+{
+    if (has_ring && try_engine(load, &k3_io_uring, "io uring is not used"))
+        return true;
+    return try_engine(load, &k3_io_pread, "pread through the page cache is used");
+}
+
+int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err)
+{
+    const struct k3_io_ops *named = find_engine(name);
+    const bool is_auto = !named;
+    struct k3_err why;
+    k3_err_init(&why);
+    if (named && named != &k3_io_pread)
+        return open_named(load, named, err);
     bool has_ring = is_auto && k3_io_uring.probe(NULL, &why) == 0;
     if (is_auto && !has_ring)
         note(load, "io uring is not used", &why);
-    bool is_direct = wants_direct(load, is_auto);
-    if (is_direct && has_ring && try_engine(load, &k3_io_uring, "io uring is not used"))
-        return k3_text_check(&load->fallbacks, err);
-    if (is_direct && try_engine(load, &k3_io_pread, "pread through the page cache is used"))
-        return k3_text_check(&load->fallbacks, err);
-    int rc = open_engine(load, &k3_io_pread, false, err);
+    int rc = 0;
+    if (!wants_direct(load, is_auto) || !open_direct(load, has_ring))
+        rc = open_engine(load, &k3_io_pread, false, err);
+    else if (is_auto)
+        rc = prefer_gpufile(load, err);
     return rc ? rc : k3_text_check(&load->fallbacks, err);
 }
 
 int k3_load_route_take(struct k3_load *load, const struct k3_io_ops *ops, const char *name,
                        struct k3_err *err)
 {
-    return open_engine(load, ops, is_name(name, k3_io_uring.name), err);
+    return open_engine(load, ops, is_name(name, k3_io_uring.name) || load->reaches_device, err);
 }

@@ -172,7 +172,7 @@ int k3_load_trace_write(struct k3_load *load, struct k3_err *err)
         return 0;
     int fd = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
-        return k3_fail_sys(err, errno, "%s: cannot make the trace", trace->path);
+        return k3_fail_path(err, errno, trace->path, "make the trace");
     uint64_t count = atomic_load(&trace->count);
     int rc = 0;
     k3_text_init(&text);

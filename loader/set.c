@@ -325,8 +325,10 @@ int k3_set_fail_rank(const struct k3_set *set, uint32_t rank, struct k3_err *err
 {
     char shown[K3_RANKS_SHOWN_BYTES];
     if (!k3_set_is_partial(set))
-        return k3_fail(err, K3_EUNSUPPORTED, "rank %u is not in this set of %u ranks", rank,
-                       set->manifest.rank_count);
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "rank %u is not in this set: it has %u rank%s, 0 to %u", rank,
+                       set->manifest.rank_count, set->manifest.rank_count == 1 ? "" : "s",
+                       set->manifest.rank_count - 1);
     return k3_fail(err, K3_EUNSUPPORTED,
                    "rank %u is not in this set: it holds rank%s %s of a layout of %u", rank,
                    set->ranks.count == 1 ? "" : "s", k3_ranks_shown(&set->ranks, shown),

@@ -71,6 +71,10 @@ struct k3_dev_ops {
     void (*close)(struct k3_dev *dev);
 };
 
+/* The GPU of an open device of cuda or hip; borrowed until close. */
+struct k3_gpu;
+const struct k3_gpu *k3_dev_gpu(const struct k3_dev *dev);
+
 extern const struct k3_dev_ops k3_dev_host;
 extern const struct k3_dev_ops k3_dev_cuda; /* NVIDIA, through the driver's own library */
 extern const struct k3_dev_ops k3_dev_hip;  /* AMD, through libamdhip64 */

@@ -375,6 +375,11 @@ static int gpu_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_d
     return rc;
 }
 
+const struct k3_gpu *k3_dev_gpu(const struct k3_dev *dev)
+{
+    return &dev->gpu;
+}
+
 /* ---- close ---- */
 
 /* Answers that nobody has waited for are dropped: their place may be gone. */

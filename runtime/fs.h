@@ -16,6 +16,10 @@ struct k3_dir {
     char *path; /* as given; owned */
 };
 
+/* A path failed with sys_errno: "PATH: cannot WHAT: " and which of its components is a file or is
+ * not there, else the system's words.  As k3_fail_sys. */
+int k3_fail_path(struct k3_err *err, int sys_errno, const char *path, const char *what);
+
 /* Fails: K3_EIO, K3_ENOMEM.  create: also make the last component (0777 & umask). */
 int k3_dir_open(const char *path, bool create, struct k3_dir *out, struct k3_err *err);
 int k3_dir_open_at(const struct k3_dir *parent, const char *name, bool create, struct k3_dir *out,

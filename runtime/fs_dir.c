@@ -17,6 +17,46 @@
 /* A full K3 set has below 800 files a directory; millions of names mean a wrong path. */
 #define NAME_COUNT_MAX (1u << 22)
 
+/* Bytes of the first part of a path that is a file (ENOTDIR) or not there (ENOENT); 0 where no part
+ * is at fault. */
+static size_t find_fault(const char *path, int sys_errno)
+{
+    size_t bytes = strlen(path);
+    for (size_t at = 1; at <= bytes; at++) {
+        struct stat stat_;
+        if ((path[at] && path[at] != '/') || path[at - 1] == '/')
+            continue;
+        char *part = strndup(path, at);
+        if (!part)
+            return 0;
+        int failed = stat(part, &stat_) ? errno : 0;
+        free(part);
+        if (failed)
+            return failed == ENOENT && sys_errno == ENOENT ? at : 0;
+        if (!S_ISDIR(stat_.st_mode))
+            return sys_errno == ENOTDIR ? at : 0;
+    }
+    return 0;
+}
+
+int k3_fail_path(struct k3_err *err, int sys_errno, const char *path, const char *what)
+{
+    bool is_fault = sys_errno == ENOTDIR || sys_errno == ENOENT;
+    size_t bytes = is_fault ? find_fault(path, sys_errno) : 0;
+    size_t whole = strlen(path);
+    while (whole > 1 && path[whole - 1] == '/')
+        whole--;
+    if (err && err->rc)
+        return sys_errno == ENOMEM ? K3_ENOMEM : K3_EIO;
+    if (!bytes || (bytes == whole && sys_errno == ENOENT))
+        return k3_fail_sys(err, sys_errno, "%s: cannot %s", path, what);
+    int rc = k3_fail(err, K3_EIO, "%s: cannot %s: %.*s %s", path, what, (int)bytes, path,
+                     sys_errno == ENOENT ? "is not there" : "is a file, not a directory");
+    if (err)
+        err->sys_errno = sys_errno;
+    return rc;
+}
+
 /* Take over `path` (malloc) and open it below at_fd. */
 static int dir_open(int at_fd, const char *name, char *path, int flags, struct k3_dir *out,
                     struct k3_err *err)
@@ -30,7 +70,7 @@ static int dir_open(int at_fd, const char *name, char *path, int flags, struct k
         fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) {
-        int rc = k3_fail_sys(err, errno, "%s: cannot open the directory", path);
+        int rc = k3_fail_path(err, errno, path, "open the directory");
         free(path);
         return rc;
     }
@@ -44,7 +84,7 @@ int k3_dir_open(const char *path, bool create, struct k3_dir *out, struct k3_err
     out->fd = -1;
     out->path = NULL;
     if (create && mkdir(path, 0777) && errno != EEXIST)
-        return k3_fail_sys(err, errno, "%s: cannot make the directory", path);
+        return k3_fail_path(err, errno, path, "make the directory");
     return dir_open(AT_FDCWD, path, strdup(path), 0, out, err);
 }
 

@@ -126,7 +126,7 @@ static void test_partial_set(void **state)
     assert_int_equal(k3_set_open(one.dir_list, 1, &set, &err), 0);
     assert_false(k3_set_is_partial(set));
     assert_int_equal(k3_set_fail_rank(set, 2, &err), K3_EUNSUPPORTED);
-    assert_string_equal(err.text, "rank 2 is not in this set of 2 ranks");
+    assert_string_equal(err.text, "rank 2 is not in this set: it has 2 ranks, 0 to 1");
     assert_non_null(k3_set_source(set, manifest->sources[0].name));
     assert_null(k3_set_source(set, "other.safetensors"));
     k3_set_close(set);

@@ -6,6 +6,7 @@
 #include "advice.h"
 
 #include "sizes.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +31,23 @@ int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, st
                        opts->pp_layers.count, opts->pp);
     memcpy(layout->stage_layers, opts->pp_layers.item, opts->pp * sizeof layout->stage_layers[0]);
     return 0;
+}
+
+void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
+{
+    k3_text_putf(out, " --tp %u", layout->tp);
+    if (layout->dp != 1)
+        k3_text_putf(out, " --dp %u", layout->dp);
+    if (layout->pp != 1)
+        k3_text_putf(out, " --pp %u", layout->pp);
+    for (uint32_t s = 0; layout->pp != 1 && s < layout->pp; s++)
+        k3_text_putf(out, "%s%u", s ? "," : " --pp-layers ", layout->stage_layers[s]);
+    if (layout->experts_ep)
+        k3_text_puts(out, " --experts ep");
+    if (layout->shared_replicate)
+        k3_text_puts(out, " --shared replicate");
+    if (layout->vision != K3_VISION_REPLICATE)
+        k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,

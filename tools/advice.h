@@ -8,6 +8,10 @@
 /* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
 
+/* The other way round: " --tp 2 --experts ep", what is not the default; tp always. */
+struct k3_text;
+void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out);
+
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
                           uint32_t *rank);

@@ -90,6 +90,7 @@ struct k3_bench {
     uint8_t *data, *other;         /* buffer_bytes each, owned */
     struct k3_sha256 **shas;       /* one for each core; owned */
     char *scratch;                 /* path of the temporary directory; owned; NULL: none */
+    int scratch_fd;                /* of it, with its lock; where scratch is not NULL */
     uint64_t image_bytes;          /* of all ranks */
     uint64_t round_bytes;          /* of the chunks */
     uint64_t chunk_count;

@@ -3,7 +3,8 @@
  * Threads: the main thread; convert has its workers.
  * Errors: those of synth and convert; K3_EUNSUPPORTED where there is not enough room.
  * Invariants: both jobs begin with a source that is not in the page cache and end when what they
- * wrote is on the disk and was read from there; the directory is removed, whatever happened. */
+ * wrote is on the disk and was read from there; the directory is removed, whatever happened, and
+ * where we are killed by the next bench. */
 #include "advice.h"
 #include "bench.h"
 #include "convert.h"
@@ -14,18 +15,22 @@
 #include "synth.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
-#define SOURCE_NAME "checkpoint"
-#define COPY_NAME   "copy"
-#define SHARDS_NAME "shards"
-#define STAGED_NAME "shards/.k3-partial"
-#define COPY_DEPTH  16u
-#define NAME_BYTES  64 /* of the directory below --scratch */
+#define SOURCE_NAME  "checkpoint"
+#define COPY_NAME    "copy"
+#define SHARDS_NAME  "shards"
+#define STAGED_NAME  "shards/.k3-partial"
+#define COPY_DEPTH   16u
+#define NAME_BYTES   64 /* of the directory below --scratch */
+#define NAME_PREFIX  "k3-bench-"
+#define TOKEN_DIGITS 16u /* behind it */
 /* The checkpoint, and its copy or the set: TP8 writes 1.65 times what it reads. */
 #define ROOM_TIMES 3u
 #define TP         8u /* as convert cuts by default */
@@ -75,16 +80,74 @@ static void remove_folder(const struct k3_bench *bench, const char *name)
     k3_dir_close(&dir);
 }
 
+/* All of the scratch directory; false, with a notice, where something of it stays. */
+static bool remove_scratch(const struct k3_bench *bench)
+{
+    for (size_t i = 0; i < sizeof folder / sizeof *folder; i++)
+        remove_folder(bench, folder[i]);
+    if (access(bench->scratch, F_OK))
+        return true;
+    fprintf(stderr, "notice: %s could not be removed whole: remove it\n", bench->scratch);
+    return false;
+}
+
 void k3_bench_scratch_close(struct k3_bench *bench)
 {
     if (!bench->scratch)
         return;
-    for (size_t i = 0; i < sizeof folder / sizeof *folder; i++)
-        remove_folder(bench, folder[i]);
-    if (access(bench->scratch, F_OK) == 0)
-        fprintf(stderr, "notice: %s could not be removed whole: remove it\n", bench->scratch);
+    (void)remove_scratch(bench);
+    close(bench->scratch_fd); /* the lock goes last: nobody else removes what we do */
     free(bench->scratch);
     bench->scratch = NULL;
+}
+
+/* ---- what a killed bench left ---- */
+
+static bool is_scratch_name(const char *name)
+{
+    size_t prefix = strlen(NAME_PREFIX);
+    return strncmp(name, NAME_PREFIX, prefix) == 0 && strlen(name) == prefix + TOKEN_DIGITS &&
+           strspn(name + prefix, "0123456789abcdef") == TOKEN_DIGITS;
+}
+
+/* Another user may have put a link there, or a directory with links in it, to have us remove what
+ * they lead to. */
+static bool is_own(const struct k3_dir *parent, const char *name)
+{
+    struct stat stat;
+    return fstatat(parent->fd, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(stat.st_mode) &&
+           stat.st_uid == geteuid();
+}
+
+/* Who makes a scratch directory holds its lock: one that can be locked is of nobody. */
+static void sweep(const struct k3_bench *bench, const struct k3_dir *parent, const char *name)
+{
+    struct k3_bench left = {.opts = bench->opts};
+    struct k3_dir dir;
+    bool is_free = false;
+    int sys_errno = 0;
+    if (!is_own(parent, name) || k3_dir_open_at(parent, name, false, &dir, NULL))
+        return;
+    is_free = flock(dir.fd, LOCK_EX | LOCK_NB) == 0;
+    sys_errno = is_free ? 0 : errno;
+    left.scratch = dir.path;
+    if (is_free && remove_scratch(&left) && !bench->opts->quiet)
+        fprintf(stderr, "notice: removed %s, which a bench that was killed had left\n", dir.path);
+    else if (!is_free && sys_errno != EWOULDBLOCK) /* no locks here: it may be at work */
+        fprintf(stderr, "notice: %s is of another bench: remove it where none runs\n", dir.path);
+    k3_dir_close(&dir);
+}
+
+static void sweep_all(const struct k3_bench *bench, const struct k3_dir *parent)
+{
+    char **names = NULL;
+    uint32_t count = 0;
+    if (k3_dir_list(parent, &names, &count, NULL))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (is_scratch_name(names[i]))
+            sweep(bench, parent, names[i]);
+    k3_names_free(names, count);
 }
 
 /* Layers of real size where --size holds them, else the tiny model. */
@@ -130,26 +193,37 @@ out:
     return rc;
 }
 
+/* A directory of its own, locked, so that another bench does not take it for a left one. */
+static int make_scratch(struct k3_bench *bench, const struct k3_dir *parent, struct k3_err *err)
+{
+    struct k3_dir made;
+    char name[NAME_BYTES] = NAME_PREFIX;
+    int rc = k3_random_hex(name + strlen(name), TOKEN_DIGITS, err);
+    if (!rc)
+        rc = k3_dir_open_at(parent, name, true, &made, err);
+    if (rc)
+        return rc;
+    /* A file system without locks is no reason to stop: its sweep removes nothing. */
+    if (flock(made.fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        rc = k3_fail(err, K3_EUNSUPPORTED, "%s: another bench took it: run bench again", made.path);
+        k3_dir_close(&made);
+        return rc;
+    }
+    bench->scratch = made.path; /* both are the bench's now */
+    bench->scratch_fd = made.fd;
+    return 0;
+}
+
 int k3_bench_scratch_open(struct k3_bench *bench, struct k3_err *err)
 {
-    struct k3_dir parent, made;
-    char name[NAME_BYTES] = "k3-bench-";
+    struct k3_dir parent;
     int rc = k3_dir_open(bench->opts->scratch, false, &parent, err);
     if (rc)
         return rc;
-    rc = k3_random_hex(name + strlen(name), 16, err);
-    if (!rc)
-        rc = k3_dir_open_at(&parent, name, true, &made, err);
+    sweep_all(bench, &parent);
+    rc = make_scratch(bench, &parent, err);
     k3_dir_close(&parent);
-    if (rc)
-        return rc;
-    k3_dir_close(&made);
-    size_t bytes = strlen(bench->opts->scratch) + strlen(name) + 2;
-    bench->scratch = malloc(bytes);
-    if (!bench->scratch)
-        return k3_fail(err, K3_ENOMEM, "no memory for a path");
-    snprintf(bench->scratch, bytes, "%s/%s", bench->opts->scratch, name);
-    return write_checkpoint(bench, err);
+    return rc ? rc : write_checkpoint(bench, err);
 }
 
 /* ---- files of a folder ---- */

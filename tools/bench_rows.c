@@ -187,8 +187,9 @@ int k3_bench_load(struct k3_bench *bench, const struct k3_bench_row *row, double
         free(ran);
         return rc;
     }
-    if (row->is_hot && bench->opts->io == K3_OPT_IO_URING)
-        rc = k3_fail(err, K3_EUNSUPPORTED, "--io uring always reads past the page cache");
+    if (row->is_hot && bench->opts->io != K3_OPT_IO_AUTO && bench->opts->io != K3_OPT_IO_PREAD)
+        rc = k3_fail(err, K3_EUNSUPPORTED, "--io %s always reads past the page cache",
+                     k3_opt_choice_name(K3_ID_IO, bench->opts->io));
     else if (row->is_hot && bench->round_bytes < bench->image_bytes)
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "not all of the images is read at a time, so they cannot be hot: fewer "

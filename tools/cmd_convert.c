@@ -95,6 +95,23 @@ static void say_outdated(const struct k3_convert_report *report)
             report->hub_outdated, more);
 }
 
+/* --force cannot reach directories that were not given: what they hold stays, and is said. */
+static void say_strays(const struct k3_job_strays *strays)
+{
+    if (strays->part_count)
+        fprintf(stderr,
+                "notice: %u part%s of the set that --force replaced (%s is the first) %s in none "
+                "of the --out directories: where another directory of that set holds them, remove "
+                "them there\n",
+                strays->part_count, strays->part_count == 1 ? "" : "s", strays->part,
+                strays->part_count == 1 ? "was" : "were");
+    if (strays->dir_count)
+        fprintf(stderr,
+                "notice: the conversion that --force replaced had %u more --out director%s: "
+                "remove " K3_PARTIAL_NAME " and its parts there\n",
+                strays->dir_count, strays->dir_count == 1 ? "y" : "ies");
+}
+
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
 {
     struct k3_convert_report report;
@@ -132,6 +149,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                 "notice: %s is newer than the finished set, whose plan knows headers only: "
                 "`k3-shard verify %s --against %s` tells whether the bytes are still the same\n",
                 report.newer_source, opts->out.item[0], opts->args.item[0]);
+    if (!opts->quiet) /* after a failure too: what was replaced is gone */
+        say_strays(&report.strays);
     if (!rc && !opts->quiet && report.hub_outdated_count)
         say_outdated(&report);
     if (rc)

@@ -5,6 +5,7 @@
  * Invariant: text and --json come from one tree and cannot disagree. */
 #include "cmds.h"
 #include "doc.h"
+#include "fs.h"
 #include "inspect.h"
 
 #include <errno.h>
@@ -53,7 +54,7 @@ int k3_cmd_inspect(const struct k3_opts *opts, struct k3_err *err)
     const char *path = opts->args.item[0];
     struct stat stat_;
     if (stat(path, &stat_))
-        return k3_fail_sys(err, errno, "%s", path);
+        return k3_fail_path(err, errno, path, "be found");
     bool is_dir = S_ISDIR(stat_.st_mode);
     int rc = check_options(opts, is_dir, err);
     if (rc)

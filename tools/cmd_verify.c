@@ -29,7 +29,7 @@ static int verify_path(struct k3_verify *verify, const char *path, struct k3_err
 {
     struct stat stat_;
     if (stat(path, &stat_))
-        return k3_fail_sys(err, errno, "%s", path);
+        return k3_fail_path(err, errno, path, "be found");
     if (!S_ISDIR(stat_.st_mode))
         return k3_verify_file(verify, path, err);
     bool found = false;
@@ -89,13 +89,17 @@ static bool add_bad_units(struct k3_doc *root, const struct k3_verify *verify)
     return added;
 }
 
+static const char *text_of(const struct k3_text *text)
+{
+    return text->bytes ? text->data : "";
+}
+
 static int print_json(const struct k3_verify *verify, struct k3_err *err)
 {
     struct k3_doc *root = k3_doc_new_object();
     bool added = root && k3_doc_add_bool(root, "ok", verify->problems.count == 0) &&
                  k3_doc_add_string(root, "subject", verify->subject.data) &&
-                 k3_doc_add_string(root, "checked",
-                                   verify->checked.bytes ? verify->checked.data : "") &&
+                 k3_doc_add_string(root, "checked", text_of(&verify->checked)) &&
                  k3_doc_add_bool(root, "quick", verify->quick) &&
                  k3_doc_add_integer(root, "checked_bytes", verify->checked_bytes) &&
                  k3_doc_add_integer(root, "checked_files", verify->checked_files) &&
@@ -105,7 +109,10 @@ static int print_json(const struct k3_verify *verify, struct k3_err *err)
                  add_bad_units(root, verify) &&
                  k3_doc_add_integer(root, "problem_count", verify->problems.count) &&
                  add_texts(root, "problems", &verify->problems) &&
-                 add_texts(root, "notices", &verify->notices);
+                 add_texts(root, "notices", &verify->notices) &&
+                 k3_doc_add_string(root, "next_step",
+                                   verify->problems.count ? text_of(&verify->next) : "") &&
+                 k3_doc_add_string(root, "not_proved", text_of(&verify->unproved));
     int rc = added ? k3_result_print(root, err)
                    : k3_fail(err, K3_ENOMEM, "no memory for the report");
     k3_doc_free(root);
@@ -127,14 +134,16 @@ static void print_report(const struct k3_verify *verify)
     if (verify->problems.count > verify->problems.kept_count)
         printf("problem   and %s more\n",
                k3_count_text(verify->problems.count - verify->problems.kept_count).s);
-    if (verify->problems.count)
+    if (verify->problems.count) {
         printf("verdict   BAD: %s problem%s\n", k3_count_text(verify->problems.count).s,
                verify->problems.count == 1 ? "" : "s");
-    else
-        printf("verdict   good%s\n", !verify->quick ? ""
-                                     : verify->against
-                                         ? " (quick: digests of the data were not looked at)"
-                                         : " (quick: data were not read)");
+        printf("next      %s\n", text_of(&verify->next));
+        return;
+    }
+    printf("verdict   good%s%s", verify->unproved.bytes ? ": " : "", text_of(&verify->unproved));
+    printf("%s\n", !verify->quick    ? ""
+                   : verify->against ? " (quick: digests of the data were not looked at)"
+                                     : " (quick: data were not read)");
 }
 
 int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
@@ -152,6 +161,10 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
         rc = k3_text_check(&verify.subject, err);
     if (!rc)
         rc = k3_text_check(&verify.checked, err);
+    if (!rc)
+        rc = k3_text_check(&verify.next, err);
+    if (!rc)
+        rc = k3_text_check(&verify.unproved, err);
     if (!rc && opts->json)
         rc = print_json(&verify, err);
     else if (!rc)

@@ -69,8 +69,7 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_optio
     for (uint32_t d = 0; d < options->out_count && !rc; d++) {
         char *out = real_path(options->outs[d]);
         if (!out && errno != ENOENT) /* that one, opening it says */
-            rc = k3_fail_sys(err, errno, "%s: the folder it lies in cannot be reached",
-                             options->outs[d]);
+            rc = k3_fail_path(err, errno, options->outs[d], "be reached");
         else if (out && !strncmp(in, out, n) && (out[n] == '/' || !out[n]))
             rc = k3_fail(err, K3_EUNSUPPORTED,
                          "--out %s is the checkpoint's own folder or lies in it: nothing is ever "
@@ -82,13 +81,13 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_optio
     return rc;
 }
 
-/* Settle what the directories hold: *finished when there is nothing to do. */
+/* Settle what the directories hold: was_finished when there is nothing to do. */
 static int settle(const struct k3_convert_options *options, struct k3_job *job,
-                  const struct k3_ckpt *ckpt, bool *finished, struct k3_err *err)
+                  const struct k3_ckpt *ckpt, struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = ckpt->plan;
     enum k3_job_state state;
-    char found[200];
+    char found[K3_JOB_FOUND_BYTES];
     struct k3_err damaged;
     k3_err_init(&damaged);
     int rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
@@ -96,17 +95,19 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
         return rc;
     if (rc)
         state = K3_JOB_OTHER; /* a damaged manifest is no reason to refuse --force */
-    *finished = state == K3_JOB_FINISHED && !options->force;
-    if (*finished) {
+    report->was_finished = state == K3_JOB_FINISHED && !options->force;
+    if (report->was_finished) {
         rc = k3_job_check_finished(job, err);
         return rc ? rc : k3_job_clear_partial(job, err);
     }
     if (state == K3_JOB_OTHER && !options->force)
         return k3_fail(err, K3_EUNSUPPORTED,
-                       "%s holds %s: give another --out, or replace it with --force",
+                       "%s holds %s: repeat the command that made it, give another --out, or "
+                       "replace it with --force",
                        job->outs[0].path, found);
     if (options->force) {
         rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
+        k3_job_find_strays(job, &report->strays);
         if (!rc) /* before the set: it refuses where another conversion runs */
             rc = k3_job_clear_partial(job, err);
         return rc ? rc : k3_job_clear_set(job, err);
@@ -443,7 +444,7 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         job.ranks = ckpt->ranks;
     if (!rc)
-        rc = settle(options, &job, ckpt, &report->was_finished, err);
+        rc = settle(options, &job, ckpt, report, err);
     if (!rc)
         fill_report(ckpt, report);
     const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;

@@ -63,6 +63,7 @@ struct k3_convert_report {
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
+    struct k3_job_strays strays;              /* of what --force replaced */
     char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
                         caller's, also after a failure; NULL: none */
     uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */

@@ -2,8 +2,9 @@
  * Owns: files it opens, and a temporary file that has no name where that is possible.
  * Threads: the main thread.
  * Errors: none: what cannot be found out is a finding.
- * Invariants: nothing of the directory is changed; the temporary file is gone before the call
- * returns; a rate is that of real reads, and holes are not taken for data. */
+ * Invariants: nothing of the directory is changed but what a killed doctor left; the temporary file
+ * is gone before the call returns; a rate is that of real reads, and holes are not taken for data.
+ */
 #include "bench_io.h"
 #include "doctor.h"
 #include "fs.h"
@@ -23,11 +24,14 @@
 #include <unistd.h>
 
 #define READ_FILE_COUNT   16u /* so many of the largest: more than one drive's worth */
-#define READ_FILE_BYTES   (UINT64_C(16) << 20) /* smaller ones say nothing about a rate */
-#define READ_BYTES_MAX    (UINT64_C(8) << 30)  /* one second of a fast array */
-#define READ_NS           500000000u           /* a look, not a benchmark: that is `bench` */
+#define READ_FILE_BYTES   (UINT64_C(16) << 20)  /* smaller ones say nothing about a rate */
+#define READ_BYTES_MAX    (UINT64_C(8) << 30)   /* one second of a fast array */
+#define RATE_BYTES_MIN    (UINT64_C(256) << 20) /* four times what is in flight, as bench says */
+#define READ_NS           500000000u            /* a look, not a benchmark: that is `bench` */
 #define READ_DEPTH        16u
-#define TRIAL_BYTES       65536u /* of the temporary file: one block of any file system */
+#define TRIAL_BYTES       65536u        /* of the temporary file: one block of any file system */
+#define TRIAL_PREFIX      ".k3-doctor-" /* of its name, where it needs one for a moment */
+#define TRIAL_DIGITS      16u
 #define FREE_BYTES_WANTED (UINT64_C(1) << 30)
 
 /* The largest regular files of a directory. */
@@ -216,6 +220,23 @@ static void find_drive(struct k3_doctor *doctor, struct place *place)
 
 /* ---- direct reads ---- */
 
+/* Remove what a doctor that was killed between two calls left.  One of another doctor may go too:
+ * it holds the file open and unlinks it next. */
+static void sweep_trials(const struct place *place)
+{
+    const size_t prefix = strlen(TRIAL_PREFIX);
+    char **names = NULL;
+    uint32_t count = 0;
+    if (k3_dir_list(&place->dir, &names, &count, NULL))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (strncmp(names[i], TRIAL_PREFIX, prefix) == 0 &&
+            strlen(names[i]) == prefix + TRIAL_DIGITS &&
+            strspn(names[i] + prefix, "0123456789abcdef") == TRIAL_DIGITS)
+            (void)unlinkat(place->dir.fd, names[i], 0);
+    k3_names_free(names, count);
+}
+
 /* A file of this directory that can be read: the largest there is, or a temporary one. */
 static int trial_file(struct place *place, int *own_fd, struct k3_err *err)
 {
@@ -225,8 +246,8 @@ static int trial_file(struct place *place, int *own_fd, struct k3_err *err)
         return place->files.fds[0];
     int fd = openat(place->dir.fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) {
-        char name[32] = ".k3-doctor-";
-        int rc = k3_random_hex(name + strlen(name), 16, err);
+        char name[32] = TRIAL_PREFIX;
+        int rc = k3_random_hex(name + strlen(name), TRIAL_DIGITS, err);
         if (!rc)
             rc = k3_file_create(&place->dir, name, &fd, err);
         if (rc)
@@ -328,15 +349,19 @@ static void find_rate(struct k3_finding *finding, const struct place *place,
                                    .limit_ns = READ_NS,
                                    .is_direct = route->is_direct};
     struct k3_bench_chunk *chunks = make_chunks(&place->files, &reads.fd_count, &reads.chunk_count);
+    const uint64_t all_bytes = reads.chunk_count * K3_BENCH_CHUNK_BYTES;
     struct k3_bench_rate rate;
     struct k3_err err;
     k3_err_init(&err);
     reads.chunks = chunks;
     int rc = route->io->probe(NULL, &err);
     if (!rc && !chunks) {
-        k3_finding_missing(finding, "not measured: no file here has %s",
+        k3_finding_missing(finding,
+                           "not measured: no file here has %s, and of less a rate says "
+                           "nothing",
                            k3_size_text(READ_FILE_BYTES).s);
-        k3_finding_next(finding, "name the directory of a shard set or a checkpoint");
+        k3_finding_next(finding, "name a directory with larger files: a set or a checkpoint of "
+                                 "real size");
         return;
     }
     if (!rc)
@@ -356,6 +381,11 @@ static void find_rate(struct k3_finding *finding, const struct place *place,
         k3_finding_slower(finding, "%s is stored with holes, which are read without the drive",
                           place->files.names[0]);
         k3_finding_next(finding, "measure with a set or a checkpoint that is no sparse one");
+    } else if (all_bytes < RATE_BYTES_MIN) {
+        k3_finding_next(finding,
+                        "no advice is drawn from it: below %s a rate says little; measure with a "
+                        "set or a checkpoint of real size",
+                        k3_size_text(RATE_BYTES_MIN).s);
     } else if (!route->is_direct) {
         k3_finding_next(finding, "pages that were in memory already are counted as read: bench "
                                  "tells hot from cold");
@@ -415,6 +445,7 @@ void k3_doctor_dir(struct k3_doctor *doctor, const char *path)
         free(place);
         return;
     }
+    sweep_trials(place);
     find_directory(doctor, place);
     find_mount(doctor, place);
     find_drive(doctor, place);

@@ -6,6 +6,7 @@
 #include "bench_dev.h"
 #include "doctor.h"
 #include "gpu_kernels.h"
+#include "io_gpufile.h"
 #include "machine.h"
 #include "numa.h"
 #include "sizes.h"
@@ -186,18 +187,27 @@ static void find_p2pdma(struct k3_doctor *doctor)
     }
 }
 
-/* Is it there?  Nothing of it is used. */
-static void find_library(struct k3_doctor *doctor, const char *name, const char *library,
+/* Is it there, and could its reads go straight into a GPU?  It is not started. */
+static void find_library(struct k3_doctor *doctor, const char *name, enum k3_gpu_kind kind,
                          const char *next)
 {
+    static const char *const libraries[2][2] = {
+        [K3_GPU_CUDA] = {"libcufile.so.0", "libcufile.so.0"},
+        [K3_GPU_HIP] = {"libhipfile.so.0", "libhipfile.so"}};
     struct k3_finding *finding = k3_doctor_add(doctor, name);
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
-    if (handle) {
-        k3_finding_value(finding, "%s is there", library);
+    struct k3_err why;
+    k3_err_init(&why);
+    for (size_t i = 0; i < 2; i++) {
+        void *handle = dlopen(libraries[kind][i], RTLD_LAZY | RTLD_LOCAL);
+        if (!handle)
+            continue;
+        k3_finding_value(finding, "%s is there", libraries[kind][i]);
         dlclose(handle);
+        if (!k3_gpufile_is_promising(kind, &why))
+            k3_finding_slower(finding, "%s", why.text);
         return;
     }
-    k3_finding_missing(finding, "no %s on this machine", library);
+    k3_finding_missing(finding, "no %s on this machine", libraries[kind][0]);
     k3_finding_next(finding, "%s", next);
 }
 
@@ -205,9 +215,9 @@ void k3_doctor_gpu(struct k3_doctor *doctor)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         find_kind(doctor, &kinds[i]);
-    find_library(doctor, "cufile", "libcufile.so.0",
+    find_library(doctor, "cufile", K3_GPU_CUDA,
                  "none is needed for loads through pinned memory; it comes with GPUDirect Storage");
-    find_library(doctor, "hipfile", "libhipfile.so",
+    find_library(doctor, "hipfile", K3_GPU_HIP,
                  "none is needed for loads through pinned memory; it comes with ROCm");
     find_nvidia_fs(doctor);
     find_p2pdma(doctor);

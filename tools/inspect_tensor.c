@@ -207,7 +207,7 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     struct stat stat_;
     const char *last;
     if (stat(path, &stat_))
-        return k3_fail_sys(err, errno, "%s", path);
+        return k3_fail_path(err, errno, path, "be found");
     if (!k3_doc_add_string(root, "tensor", name))
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     search.places = k3_doc_add_array(root, "places");

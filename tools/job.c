@@ -126,33 +126,40 @@ static int publish_ranks(struct k3_job *job, const struct k3_plan *plan, struct 
     return rc;
 }
 
-/* Digest of the plan text and the ranks in .k3-partial of the first directory; *found false where
+/* What is there. */
+struct found_plan {
+    const char *what; /* "a finished set" */
+    char *text;       /* of its plan; borrowed of a manifest, owned of a .k3-partial */
+    size_t bytes;
+    uint8_t digest[K3_DIGEST_BYTES];
+    struct k3_ranks ranks;
+};
+
+/* Plan text, its digest and the ranks in .k3-partial of the first directory; *found false where
  * there is none.
  */
-static int partial_plan(struct k3_job *job, uint8_t *digest, struct k3_ranks *ranks, bool *found,
+static int partial_plan(struct k3_job *job, struct found_plan *plan, bool *found,
                         struct k3_err *err)
 {
     struct k3_dir partial = {-1, NULL};
     struct k3_sha256 *sha = NULL;
-    char *text = NULL;
-    size_t bytes = 0;
     *found = false;
     if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
         return 0;
     int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
     if (!rc && k3_file_exists(&partial, K3_PLAN_NAME)) {
-        rc = k3_file_load(&partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes, err);
+        rc = k3_file_load(&partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &plan->text, &plan->bytes,
+                          err);
         if (!rc)
-            rc = read_ranks(&partial, ranks, err);
+            rc = read_ranks(&partial, &plan->ranks, err);
         if (!rc)
             rc = k3_sha256_open(&sha, err);
         if (!rc) {
-            k3_sha256_of(sha, text, bytes, digest);
+            k3_sha256_of(sha, plan->text, plan->bytes, plan->digest);
             *found = true;
         }
     }
     k3_sha256_close(sha);
-    free(text);
     if (partial.fd >= 0)
         k3_dir_close(&partial);
     return rc;
@@ -172,21 +179,26 @@ int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_
 }
 
 /* Is what is there of this plan and of the job's ranks?  Else *found says what it is. */
-static bool is_ours(const struct k3_job *job, const struct k3_plan *plan, const uint8_t *digest,
-                    const struct k3_ranks *ranks, const char *what, char *found)
+static bool is_ours(const struct k3_job *job, const struct k3_plan *plan,
+                    const struct found_plan *there, char found[K3_JOB_FOUND_BYTES])
 {
+    const struct k3_ranks *ranks = &there->ranks;
+    const char *what = there->what;
+    char differs[K3_JOB_FOUND_BYTES];
     char shown[K3_RANKS_SHOWN_BYTES];
     struct k3_ranks all;
     k3_ranks_fill(&all, k3_layout_world(&plan->layout));
     if (ranks->count == 0) /* the list was left out */
         ranks = &all;
-    if (memcmp(digest, plan->digest, K3_DIGEST_BYTES))
-        snprintf(found, 200, "%s of another checkpoint, layout or revision", what);
-    else if (k3_ranks_equal(ranks, &all) && !k3_ranks_equal(ranks, &job->ranks))
-        snprintf(found, 200, "%s of all %u ranks", what, all.count);
+    if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES)) {
+        k3_job_differs(there->text, there->bytes, plan, differs);
+        snprintf(found, K3_JOB_FOUND_BYTES, "%s made with %.*s", what, (int)K3_JOB_FOUND_BYTES - 64,
+                 differs);
+    } else if (k3_ranks_equal(ranks, &all) && !k3_ranks_equal(ranks, &job->ranks))
+        snprintf(found, K3_JOB_FOUND_BYTES, "%s of all %u ranks", what, all.count);
     else if (!k3_ranks_equal(ranks, &job->ranks))
-        snprintf(found, 200, "%s of rank%s %s alone", what, ranks->count == 1 ? "" : "s",
-                 k3_ranks_shown(ranks, shown));
+        snprintf(found, K3_JOB_FOUND_BYTES, "%s of rank%s %s alone", what,
+                 ranks->count == 1 ? "" : "s", k3_ranks_shown(ranks, shown));
     else
         return true;
     return false;
@@ -195,12 +207,11 @@ static bool is_ours(const struct k3_job *job, const struct k3_plan *plan, const 
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err)
 {
-    uint8_t digest[K3_DIGEST_BYTES];
-    struct k3_ranks ranks;
+    struct found_plan there = {.what = "a finished set"};
     bool has_plan = false;
     found[0] = 0;
     *state = K3_JOB_NEW;
-    k3_ranks_clear(&ranks);
+    k3_ranks_clear(&there.ranks);
     bool has_manifest = false;
     int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
     if (rc)
@@ -211,19 +222,20 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
         if (rc)
             return rc;
         for (uint32_t i = 0; i < manifest.rank_count; i++)
-            k3_ranks_add(&ranks, manifest.ranks[i].rank);
-        *state = is_ours(job, plan, manifest.plan_digest, &ranks, "a finished set", found)
-                     ? K3_JOB_FINISHED
-                     : K3_JOB_OTHER;
+            k3_ranks_add(&there.ranks, manifest.ranks[i].rank);
+        memcpy(there.digest, manifest.plan_digest, sizeof there.digest);
+        there.text = manifest.plan_text;
+        there.bytes = manifest.plan_bytes;
+        *state = is_ours(job, plan, &there, found) ? K3_JOB_FINISHED : K3_JOB_OTHER;
         k3_manifest_fini(&manifest);
         return 0;
     }
-    rc = partial_plan(job, digest, &ranks, &has_plan, err);
-    if (rc || !has_plan)
-        return rc;
-    *state = is_ours(job, plan, digest, &ranks, "an unfinished conversion", found) ? K3_JOB_PARTIAL
-                                                                                   : K3_JOB_OTHER;
-    return 0;
+    there.what = "an unfinished conversion";
+    rc = partial_plan(job, &there, &has_plan, err);
+    if (!rc && has_plan)
+        *state = is_ours(job, plan, &there, found) ? K3_JOB_PARTIAL : K3_JOB_OTHER;
+    free(there.text);
+    return rc;
 }
 
 static int open_partials(struct k3_job *job, bool create, struct k3_err *err)
@@ -240,6 +252,33 @@ static int open_partials(struct k3_job *job, bool create, struct k3_err *err)
     return 0;
 }
 
+/* A run that began or ended while this one started, or someone's hand, put our .k3-partial away: a
+ * lock on it keeps nobody out, and two runs would publish into one directory. */
+static int check_held(const struct k3_job *job, uint32_t dir, struct k3_err *err)
+{
+    struct stat ours, there;
+    if (fstat(job->partials[dir].fd, &ours))
+        return k3_fail_sys(err, errno, "%s: stat", job->partials[dir].path);
+    if (!fstatat(job->outs[dir].fd, K3_PARTIAL_NAME, &there, AT_SYMLINK_NOFOLLOW)) {
+        if (ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+            return 0;
+    } else if (errno != ENOENT) {
+        return k3_fail_sys(err, errno, "%s: stat", job->partials[dir].path);
+    }
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: was removed or replaced while this run used it: see that no other "
+                   "conversion runs here, then run the same command again",
+                   job->partials[dir].path);
+}
+
+int k3_job_check_held(const struct k3_job *job, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < job->dir_count && !rc; i++)
+        rc = check_held(job, i, err);
+    return rc;
+}
+
 /* One conversion at a time in a directory, or any number of its workers.  Again on a lock we have:
  * it is changed. */
 static int lock(struct k3_job *job, uint32_t dir, bool shared, struct k3_err *err)
@@ -251,7 +290,7 @@ static int lock(struct k3_job *job, uint32_t dir, bool shared, struct k3_err *er
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s: another conversion is running here: wait for it, or stop it",
                        job->outs[dir].path);
-    return 0;
+    return check_held(job, dir, err);
 }
 
 static int lock_all(struct k3_job *job, bool shared, struct k3_err *err)
@@ -266,7 +305,7 @@ static int lock_all(struct k3_job *job, bool shared, struct k3_err *err)
 static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
 {
     enum k3_job_state state;
-    char found[200];
+    char found[K3_JOB_FOUND_BYTES];
     int rc = k3_job_state(job, plan, &state, found, err);
     if (rc || state == K3_JOB_NEW || state == K3_JOB_PARTIAL)
         return rc;
@@ -314,6 +353,44 @@ static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_
     }
     free(text);
     return rc;
+}
+
+static void find_stray_parts(struct k3_job *job, struct k3_job_strays *strays)
+{
+    struct k3_manifest manifest;
+    char name[K3_NAME_BYTES_MAX + 1];
+    if (k3_job_manifest(job, &manifest, NULL))
+        return;
+    for (uint32_t r = 0; r < manifest.rank_count; r++)
+        for (uint32_t p = 0; p < manifest.ranks[r].part_count; p++) {
+            bool found = false;
+            k3_part_name(manifest.ranks[r].rank, manifest.ranks[r].parts[p].part, name);
+            for (uint32_t d = 0; d < job->dir_count && !found; d++)
+                found = k3_file_exists(&job->outs[d], name);
+            if (!found && strays->part_count++ == 0)
+                snprintf(strays->part, sizeof strays->part, "%s", name);
+        }
+    k3_manifest_fini(&manifest);
+}
+
+void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays)
+{
+    memset(strays, 0, sizeof *strays);
+    find_stray_parts(job, strays);
+    for (uint32_t d = 0; d < job->dir_count; d++) {
+        struct k3_dir partial;
+        char *text = NULL;
+        size_t bytes = 0;
+        unsigned long place = 0, count = 0;
+        if (k3_dir_open_at(&job->outs[d], K3_PARTIAL_NAME, false, &partial, NULL))
+            continue;
+        if (k3_file_load(&partial, K3_PLACE_NAME, PLACE_BYTES_MAX, &text, &bytes, NULL) == 0)
+            read_place(text, &place, &count);
+        if (count > job->dir_count && count <= K3_SET_DIR_COUNT_MAX)
+            strays->dir_count = (uint32_t)count - job->dir_count;
+        free(text);
+        k3_dir_close(&partial);
+    }
 }
 
 static int publish_place(struct k3_job *job, uint32_t dir, struct k3_err *err)

@@ -6,6 +6,7 @@
 #include "ckpt.h"
 #include "manifest.h"
 #include "ranks.h"
+#include "set.h"
 
 #include <stdatomic.h>
 
@@ -34,13 +35,20 @@ enum k3_job_state {
     K3_JOB_OTHER     /* a manifest or a .k3-partial of others; *found says which */
 };
 
+#define K3_JOB_FOUND_BYTES 1024u /* every option of a layout, then and now */
+
+/* Name what an earlier plan has otherwise than this one: "--tp 2 (now 4)".  Never fails. */
+void k3_job_differs(const char *plan_text, size_t bytes, const struct k3_plan *now,
+                    char found[K3_JOB_FOUND_BYTES]);
+
 /* Open the directories (create: make missing ones).  Fails: K3_EIO, K3_ENOMEM, K3_EUSAGE (one named
  * twice). */
 int k3_job_open(const char *const *paths, uint32_t count, bool create, struct k3_job *job,
                 struct k3_err *err);
 void k3_job_close(struct k3_job *job); /* safe on a zeroed struct */
 
-/* Compare with a plan and job->ranks.  found: 200 bytes for a phrase that names what is there. */
+/* Compare with a plan and job->ranks.  found: K3_JOB_FOUND_BYTES for a phrase
+ * that names what is there and in what it differs. */
 int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
                  char *found, struct k3_err *err);
 
@@ -68,6 +76,18 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
 
 /* Open existing .k3-partial directories, read ranks and plan.json (malloc). */
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);
+
+/* What of the set or conversion that --force replaces lies in none of the directories: parts that
+ * its manifest lists, and directories that its .k3-partial counts.  Before anything is removed.
+ * What cannot be read is not counted. */
+struct k3_job_strays {
+    uint32_t part_count, dir_count;
+    char part[K3_NAME_BYTES_MAX + 1]; /* the first of them */
+};
+void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
+
+/* Are the open .k3-partial directories still those that the directories hold?  K3_EUNSUPPORTED. */
+int k3_job_check_held(const struct k3_job *job, struct k3_err *err);
 
 /* Remove .k3-partial and what is in it. */
 int k3_job_clear_partial(struct k3_job *job, struct k3_err *err);

@@ -164,7 +164,8 @@ static int add_number(const struct k3_opt_row *row, uint64_t value, struct k3_ui
         return k3_fail(err, K3_EUSAGE, "--%s: more than %u numbers", row->name, K3_OPT_LIST_MAX);
     for (uint32_t i = 0; row->kind == K3_OPT_RANKS && i < list->count; i++)
         if (list->item[i] == value)
-            return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is there twice", row->name, value);
+            return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is there twice: name each once",
+                           row->name, value);
     list->item[list->count++] = (uint32_t)value;
     return 0;
 }
@@ -181,7 +182,12 @@ static int parse_list(const struct k3_opt_row *row, const char *text, struct k3_
         uint64_t last = first;
         if (p && *p == '-' && row->kind == K3_OPT_RANKS)
             p = read_digits(p + 1, &last);
-        if (!p || (*p && *p != ',') || last < first)
+        if (p && last < first)
+            return k3_fail(err, K3_EUSAGE,
+                           "--%s: '%s': a range goes from a smaller number to a larger one, like "
+                           "2-5",
+                           row->name, text);
+        if (!p || (*p && *p != ','))
             return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a list like %s", row->name, text,
                            row->kind == K3_OPT_RANKS ? "0,2-5" : "23,23,24,23");
         for (uint64_t value = first;; value++) {
@@ -245,7 +251,13 @@ static int parse_size(const struct k3_opt_row *row, const char *text, uint64_t *
     if (rc)
         return k3_fail(err, rc, "--%s: %s", row->name, inner.text);
     if (*out < row->min)
-        return k3_fail(err, K3_EUSAGE, "--%s: '%s' is too small", row->name, text);
+        return k3_fail(err, K3_EUSAGE, "--%s: '%s' is too small: give %s or more, like %s",
+                       row->name, text, k3_size_text(row->min).s,
+                       row->default_text ? row->default_text : "1GiB");
+    if (row->max && *out > row->max)
+        return k3_fail(err, K3_EUSAGE, "--%s: '%s' is too much: give %s or less, like %s",
+                       row->name, text, k3_size_text(row->max).s,
+                       row->default_text ? row->default_text : "1GiB");
     return 0;
 }
 

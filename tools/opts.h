@@ -79,7 +79,7 @@ _Static_assert(K3_ID_COUNT <= K3_OPT_ROWS_MAX, "k3_opts.set has one bit for each
 enum { K3_OPT_EXPERTS_TP, K3_OPT_EXPERTS_EP };
 enum { K3_OPT_SHARED_TP, K3_OPT_SHARED_REPLICATE };
 enum { K3_OPT_VISION_REPLICATE, K3_OPT_VISION_FIRST, K3_OPT_VISION_DROP };
-enum { K3_OPT_IO_AUTO, K3_OPT_IO_URING, K3_OPT_IO_PREAD };
+enum { K3_OPT_IO_AUTO, K3_OPT_IO_URING, K3_OPT_IO_PREAD, K3_OPT_IO_CUFILE, K3_OPT_IO_HIPFILE };
 enum { K3_OPT_PRESET_TINY, K3_OPT_PRESET_LAYER, K3_OPT_PRESET_FULL };
 
 struct k3_strings {
@@ -157,11 +157,11 @@ struct k3_opt_row {
     const char *choices;      /* K3_OPT_CHOICE: "a|b|c" */
     const char *help;         /* a phrase, no full stop */
     const char *group;        /* heading in the help */
-    uint64_t min;             /* K3_OPT_UINT, K3_OPT_UINT64 and each number of a list */
-    uint64_t max;
-    size_t field;      /* offset in struct k3_opts */
-    uint32_t commands; /* bit enum k3_command_id */
-    uint32_t required; /* of those, where it must be given */
+    uint64_t min;             /* of numbers, sizes and rates, and of each number of a list */
+    uint64_t max;             /* the same; of a size 0: none */
+    size_t field;             /* offset in struct k3_opts */
+    uint32_t commands;        /* bit enum k3_command_id */
+    uint32_t required;        /* of those, where it must be given */
 };
 
 enum k3_command_id {

@@ -11,12 +11,18 @@
 
 _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the format holds");
 
-#define ON(name)    (UINT32_C(1) << K3_CMD_##name)
-#define LAYOUT      (ON(PLAN) | ON(CONVERT))
-#define ON_SETS     (ON(SEAL) | ON(VERIFY) | ON(INSPECT) | ON(EXPORT) | ON(LOAD))
-#define ON_HOST     (ON(BENCH) | ON(DOCTOR))
-#define WORK        (LAYOUT | ON_SETS | ON_HOST | ON(SYNTH))
-#define EVERY       ((UINT32_C(1) << K3_CMD_COUNT) - 1)
+#define ON(name) (UINT32_C(1) << K3_CMD_##name)
+#define LAYOUT   (ON(PLAN) | ON(CONVERT))
+#define ON_SETS  (ON(SEAL) | ON(VERIFY) | ON(INSPECT) | ON(EXPORT) | ON(LOAD))
+#define ON_HOST  (ON(BENCH) | ON(DOCTOR))
+#define WORK     (LAYOUT | ON_SETS | ON_HOST | ON(SYNTH))
+#define EVERY    ((UINT32_C(1) << K3_CMD_COUNT) - 1)
+/* Two buffers of 512 KiB are the least a worker of convert works with. */
+#define MEMORY_MIN (UINT64_C(1) << 20)
+/* Of load: two chunks of 4 MiB, one arrives while the other is checked; 1024 of them at the most.
+ */
+#define STAGING_MIN (UINT64_C(8) << 20)
+#define STAGING_MAX (UINT64_C(4) << 30)
 #define FIELD(name) .field = offsetof(struct k3_opts, name)
 
 static const char layout_group[] = "Layout";
@@ -61,7 +67,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                     "threads (default: one for each core)", own_group, .min = 1, .max = K3_JOBS_MAX,
                     FIELD(jobs), .commands = ON(CONVERT) | ON(VERIFY) | ON(EXPORT)},
     [K3_ID_MEMORY] = {K3_ID_MEMORY, K3_OPT_SIZE, "memory", "SIZE", "256MiB", NULL,
-                      "memory for buffers, all threads together", own_group, .min = 1,
+                      "memory for buffers, all threads together", own_group, .min = MEMORY_MIN,
                       FIELD(memory_bytes), .commands = ON(CONVERT)},
     [K3_ID_REVISION] = {K3_ID_REVISION, K3_OPT_STRING, "revision", "STR", NULL, NULL,
                         "revision of the checkpoint, recorded in the manifest", own_group,
@@ -100,12 +106,13 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "where the images go: host, cuda:LIST or hip:LIST; one device for all ranks, "
                       "or one for each in order",
                       own_group, FIELD(device), .commands = ON(LOAD) | ON(BENCH)},
-    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto", "auto|uring|pread",
+    [K3_ID_IO] = {K3_ID_IO, K3_OPT_CHOICE, "io", "ENGINE", "auto",
+                  "auto|uring|pread|cufile|hipfile",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
-                       "memory for the slots that reads land in", own_group, .min = 1,
-                       FIELD(staging_bytes), .commands = ON(LOAD) | ON(BENCH)},
+                       "memory for the slots that reads land in", own_group, .min = STAGING_MIN,
+                       .max = STAGING_MAX, FIELD(staging_bytes), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_MAX_BANDWIDTH] =
         {K3_ID_MAX_BANDWIDTH, K3_OPT_RATE, "max-bandwidth", "RATE", NULL, NULL,
          "read no faster than this, e.g. 2GB/s: leave some to what runs already", own_group,
@@ -175,7 +182,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "Cuts the checkpoint CKPT into one image for each rank, reads back and records the digest "
          "of "
          "every byte, and writes the manifest last.  Interrupted at any point, the same command "
-         "resumes.  The checkpoint is only read; with --ranks only those of its files are read "
+         "resumes.  Files that the Hugging Face client downloaded are compared with the SHA-256 "
+         "that it left (.cache/huggingface/download/*.metadata, or the name of the blob in its "
+         "cache).  The checkpoint is only read; with --ranks only those of its files are read "
          "that hold bytes of these ranks.",
          "k3-shard convert /models/Kimi-K3 --out /nvme/k3-tp8", 1, 1, k3_cmd_convert},
     [K3_CMD_SEAL] = {K3_CMD_SEAL, "seal", "", "publish a conversion whose items are all done",
@@ -194,7 +203,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "Proves every byte of a shard set (all its directories are given together), or the "
          "structure "
          "and digests of a checkpoint or a single safetensors file.  Names each bad file, unit, "
-         "offset and the tensors it touches; exits 3 if there is one.",
+         "offset and the tensors it touches; exits 3 if there is one.  Files of a checkpoint are "
+         "compared with the SHA-256 that the Hugging Face client left of its download "
+         "(.cache/huggingface/download/*.metadata, or the name of the blob in its cache).",
          "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
     [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
                         proof_group,

@@ -412,6 +412,8 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct
     if (!rc)
         rc = check_sources(&seal, err); /* before anything is moved */
     if (!rc)
+        rc = k3_job_check_held(job, err);
+    if (!rc)
         rc = move_all(&seal, err);
     if (!rc)
         rc = publish(&seal, err);

@@ -133,8 +133,8 @@ int k3_rate_parse(const char *text, uint64_t *bytes_per_second, struct k3_err *e
         }
     }
     if (!factor || !multiply(&number, factor, bytes_per_second) || *bytes_per_second == 0)
-        return k3_fail(err, K3_EUSAGE, "'%s' is not a rate; write one like 12.5 (GB/s) or 900MB/s",
-                       text);
+        return k3_fail(err, K3_EUSAGE,
+                       "'%s' is not a rate above 0; write one like 12.5 (GB/s) or 900MB/s", text);
     return 0;
 }
 

@@ -32,6 +32,8 @@ void k3_verify_init(struct k3_verify *verify)
     k3_problems_init(&verify->notices);
     k3_text_init(&verify->subject);
     k3_text_init(&verify->checked);
+    k3_text_init(&verify->unproved);
+    k3_text_init(&verify->next);
 }
 
 void k3_verify_fini(struct k3_verify *verify)
@@ -48,6 +50,24 @@ void k3_verify_fini(struct k3_verify *verify)
     k3_problems_fini(&verify->notices);
     k3_text_fini(&verify->subject);
     k3_text_fini(&verify->checked);
+    k3_text_fini(&verify->unproved);
+    k3_text_fini(&verify->next);
+}
+
+void k3_verify_say(struct k3_text *text, const char *format, ...)
+{
+    char *sentence = NULL;
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(&sentence, format, args);
+    va_end(args);
+    if (length < 0) {
+        text->failed = true; /* k3_text_check says so */
+        return;
+    }
+    if (!text->bytes || !strstr(text->data, sentence)) /* of several PATHs each says the same */
+        k3_text_putf(text, "%s%s", text->bytes ? "; " : "", sentence);
+    free(sentence);
 }
 
 void k3_verify_checked(struct k3_verify *verify, const char *format, ...)
@@ -330,7 +350,14 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
             verify->checked_bytes += st->data_offset;
     }
     verify->checked_files++;
+    if (rc)
+        k3_verify_say(&verify->next, "restore the file from a copy, download it again, or, where "
+                                     "it is of a shard set, verify the directory of the set");
     rc = k3_verify_judge(&verify->problems, rc, &inner, err);
+    if (strcmp(name, K3_MANIFEST_NAME)) /* it proves itself */
+        k3_verify_say(&verify->unproved,
+                      "form and sizes are right; contents were not judged, since no digest is "
+                      "recorded beside a lone file: verify its whole directory");
 out:
     k3_st_free(st);
     if (fd >= 0)

@@ -34,8 +34,10 @@ struct k3_verify {
     struct k3_bad_unit *bad;
     uint64_t bad_count; /* all that were found */
     uint32_t bad_kept, bad_cap;
-    struct k3_text subject; /* "set DIR: ..." */
-    struct k3_text checked; /* what was looked at, phrases joined by ", " */
+    struct k3_text subject;  /* "set DIR: ..." */
+    struct k3_text unproved; /* what a good verdict leaves open, joined by "; "; empty: nothing */
+    struct k3_text next;     /* the next step where there are problems, joined by "; " */
+    struct k3_text checked;  /* what was looked at, phrases joined by ", " */
     uint64_t checked_bytes, checked_files, checked_units;
     uint64_t spent_ns;
 };
@@ -45,6 +47,9 @@ void k3_verify_fini(struct k3_verify *verify);
 
 /* Add a phrase to what was checked. */
 void k3_verify_checked(struct k3_verify *verify, const char *format, ...) K3_PRINTF(2, 3);
+
+/* Add a sentence to unproved or next, once. */
+void k3_verify_say(struct k3_text *text, const char *format, ...) K3_PRINTF(2, 3);
 
 /* Turn a failure into a problem where it says that the data are wrong (exit 3): returns 0 then, and
  * *inner is empty again.  Anything else goes to *err and its code is returned. */

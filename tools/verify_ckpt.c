@@ -117,6 +117,7 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
 {
     uint32_t count = 0;
     int rc = 0;
+    const uint32_t file_count = ckpt->plan->source_count + ckpt->copied_count;
     if (verify->quick)
         return 0;
     for (uint32_t f = 0; f < ckpt->plan->source_count && !rc; f++)
@@ -127,9 +128,19 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
         return rc;
     if (count)
         k3_verify_checked(verify, "SHA-256 of %u of %u files against download records", count,
-                          ckpt->plan->source_count + ckpt->copied_count);
+                          file_count);
     else
         k3_verify_checked(verify, "no SHA-256: none is recorded here");
+    if (count == 0 && verify->notices.count == 0) /* else a record is there, but outdated */
+        k3_verify_say(&verify->unproved,
+                      "names, shapes and sizes are right; contents were not judged, since no "
+                      "digest is recorded beside them (a download by the Hugging Face client "
+                      "records them)");
+    else if (count < file_count)
+        k3_verify_say(&verify->unproved,
+                      "contents of %u of %u files were not judged: no SHA-256 that is still good "
+                      "is recorded for them",
+                      file_count - count, file_count);
     return 0;
 }
 
@@ -143,6 +154,7 @@ int k3_verify_checkpoint(struct k3_verify *verify, const char *path, struct k3_e
     int rc = k3_ckpt_open(&options, &ckpt, &verify->problems, &inner);
     if (rc == K3_EUNSUPPORTED)
         return k3_verify_loose(verify, path, inner.text, err);
+    k3_verify_say(&verify->next, "download the files named above again, then verify again");
     k3_text_putf(&verify->subject, "%scheckpoint %s", verify->subject.bytes ? "; " : "", path);
     if (rc && k3_exit_code(rc) == 3 && verify->problems.count > before) {
         rc = 0; /* inner counts what is listed already */
@@ -317,6 +329,9 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
     if (rc)
         goto out;
     k3_text_putf(&verify->subject, "%sdirectory %s", verify->subject.bytes ? "; " : "", path);
+    k3_verify_say(&verify->next, "download the files named above again, then verify again");
+    k3_verify_say(&verify->unproved, "names, shapes and sizes agree with each other; contents were "
+                                     "not judged, since there are neither rules nor digests");
     k3_problems_add(&verify->notices, "structure only, without model rules: %s", reason);
     k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors), no digests",
                       files, files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);

@@ -8,6 +8,7 @@
  * all that are not right are listed (the rest of a kind that repeats is counted). */
 #include "verify.h"
 
+#include "advice.h"
 #include "mem.h"
 #include "sha256.h"
 #include "stop.h"
@@ -377,6 +378,36 @@ static void describe(struct k3_verify *verify, const struct k3_set *set)
     k3_verify_checked(verify, "manifest");
 }
 
+/* The next step where something is wrong: the command that makes the set again, as far as the set
+ * itself knows it. */
+static void say_next(struct k3_verify *verify, const struct k3_set *set)
+{
+    const struct k3_layout *layout = &set->layout;
+    struct k3_text line;
+    k3_text_init(&line);
+    k3_text_putf(&line, "k3-shard convert %s", verify->against ? verify->against : "CKPT");
+    for (uint32_t place = 0; place < set->dir_count; place++)
+        k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
+    k3_layout_put_options(layout, &line);
+    if (k3_set_is_partial(set)) {
+        k3_text_puts(&line, " --ranks ");
+        k3_ranks_put(&set->ranks, &line);
+    }
+    k3_verify_say(&verify->next,
+                  "restore the files named above from a copy of the set and remove those that it "
+                  "does not list, or convert again: %s --force",
+                  line.bytes ? line.data : "");
+    k3_text_fini(&line);
+}
+
+/* The same for directories that do not make a set. */
+static void say_next_unopened(struct k3_verify *verify)
+{
+    k3_verify_say(&verify->next, "give all directories of the set, restore " K3_MANIFEST_NAME
+                                 " from a copy, or convert again with the options of the first "
+                                 "run and --force");
+}
+
 int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t count,
                   struct k3_err *err)
 {
@@ -393,9 +424,11 @@ int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t c
     int rc = k3_set_open(paths, count, &set, &inner);
     if (rc) {
         k3_text_putf(&verify->subject, "shard set %s", paths[0]);
+        say_next_unopened(verify);
         return k3_verify_judge(&verify->problems, rc, &inner, err);
     }
     describe(verify, set);
+    say_next(verify, set);
     verify->checked_files++;
     rc = check_set(verify, set, err);
     if (!rc && verify->against)

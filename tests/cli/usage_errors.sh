@@ -39,6 +39,24 @@ try export d
 try load d --ranks 3-1
 try load d --ranks 0,2-4,3
 try load d --ranks 0,
+try load d --ranks 1,0-2
+try load d --ranks 0-4096
+try load d --ranks x
+try load d --staging 1
+try load d --staging 5GiB
+try load d --staging 64M
+try load d --max-bandwidth 0
+try load d --max-bandwidth fast
+try convert /ckpt --out d --memory 512KiB
+try convert /ckpt --out d --memory much
+try convert /ckpt --out d --jobs 0
+try convert /ckpt --out d --jobs 1025
+try bench d --device cuda:
+try bench d --device cuda:0,0
+try bench d --device cuda:0,,1
+try bench d --device cuda:3-1
+try bench d --device cuda:256
+try bench d --device gpu:0
 try load d --io telepathy
 try load d --device cuda:0
 try synth d

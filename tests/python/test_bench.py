@@ -10,8 +10,10 @@ Run:   K3=build/release/k3-shard K3_BUILD=build/release tests/python/test_bench.
 Needs  the Python standard library; 120 MB below TMPDIR, on a disk.
 Last line: N passed, N failed.
 """
+import fcntl
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -245,8 +247,43 @@ def test_scratch(place, ring):
     place.suite.check(done.code == 1 and not done.out and "stopped" in done.err and
                       not os.listdir(scratch), "bench --scratch, interrupted, leaves nothing",
                       f"{done}\nleft: {os.listdir(scratch)}")
+    test_left_scratch(place, scratch)
     done = place.bench("--scratch", os.path.join(scratch, "missing"))
     place.suite.check(done.code == 1 and "missing" in done.err, "--scratch that is not there", done)
+
+
+def test_left_scratch(place, scratch):
+    """What a killed bench left goes with the next run; what is another's, or no bench's, stays."""
+    child = subprocess.Popen([place.k3, "bench", place.set, "--scratch", scratch, "--size", "8MiB",
+                              "--rounds", "99", "--quiet"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+    while child.poll() is None and not os.listdir(scratch):
+        time.sleep(0.01)
+    child.kill()
+    k3test.end_of(child)
+    left = os.listdir(scratch)
+    names = ["k3-bench-" + "0" * 16, "k3-bench-" + "1" * 16, "k3-bench-notes"]
+    elsewhere = os.path.join(place.work, "elsewhere")
+    for path in (os.path.join(scratch, names[0], "checkpoint"),
+                 os.path.join(scratch, names[2], "checkpoint"),
+                 os.path.join(elsewhere, "checkpoint")):
+        os.makedirs(path)
+        with open(os.path.join(path, "file"), "wb"):
+            pass
+    os.symlink(elsewhere, os.path.join(scratch, names[1]))
+    held = os.open(os.path.join(scratch, names[0]), os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as a bench at work does
+    done = place.run("bench", place.set, "--scratch", scratch, "--size", "8MiB", "--rounds", "1",
+                     "--json")
+    place.suite.check(done.code == 0 and len(left) == 1 and
+                      re.fullmatch("k3-bench-[0-9a-f]{16}", left[0]) and
+                      f"removed {scratch}/{left[0]}" in done.err and
+                      sorted(os.listdir(scratch)) == names and
+                      os.path.exists(os.path.join(scratch, names[0], "checkpoint", "file")) and
+                      os.path.exists(os.path.join(elsewhere, "checkpoint", "file")),
+                      "bench --scratch removes what a killed one left, and nothing else",
+                      f"{left}\n{os.listdir(scratch)}\n{done}")
+    os.close(held)
 
 
 def test_text(place):

@@ -2,7 +2,8 @@
 
 Usage: test_workers.py (K3 and K3_BUILD in the environment).  Five workers, one of them killed and
 run again, one run twice at the same time, then seal; a seal that comes too early; workers of other
-parameters, of another tool build; a plain run over what workers left.
+parameters, of another tool build; a plain run over what workers left; .k3-partial put away under a
+run.
 """
 import os
 import sys
@@ -10,7 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import k3ref  # noqa: E402  canonical JSON of a record
 from k3test import Suite, difference, end_of, files_of, mini_ckpt  # noqa: E402
-from k3test import parser, scratch, tool_of  # noqa: E402
+from k3test import PARTIAL, go_on, parser, scratch, tool_of, wait_stopped  # noqa: E402
 
 LAYOUT = ["--tp", "2"]
 
@@ -79,6 +80,21 @@ def check_refusals(tool, suite, room, ckpt, golden):
                 "a plain run finishes what workers began", result)
 
 
+def check_put_away(tool, suite, room, ckpt, golden):
+    """Its .k3-partial goes elsewhere under a run: it must not publish beside the next one."""
+    out, away = (os.path.join(room, n) for n in ("away", "away.partial"))
+    first = tool.start("convert", ckpt, "--out", out, *LAYOUT, "--quiet", "--jobs", "1",
+                       shim={"KILL_AT": 40, "KILL_SIGNAL": "STOP"})
+    suite.check(wait_stopped(first), "a run stopped in the middle")
+    os.rename(os.path.join(out, PARTIAL), away)
+    second = tool.run("convert", ckpt, "--out", out, *LAYOUT, "--quiet")
+    suite.check(second.code == 0, "another run begins, and ends, where .k3-partial is gone", second)
+    result = go_on(first)
+    suite.check(result.code == 4 and "removed or replaced" in result.err and
+                not difference(files_of(out), golden),
+                "the first one publishes nothing over it, exit 4", result)
+
+
 def check_places(tool, suite, room, ckpt):
     """Parts are staged by the number of their directory: other directories would lose them."""
     a, b, c = (os.path.join(room, name) for name in "abc")
@@ -107,6 +123,7 @@ def main():
         golden = files_of(single)
         check_five(tool, suite, room, ckpt, golden)
         check_refusals(tool, suite, room, ckpt, golden)
+        check_put_away(tool, suite, room, ckpt, golden)
         check_places(tool, suite, room, ckpt)
     return suite.finish()
 

@@ -65,7 +65,7 @@ expect() { # CODE TEXT ARGUMENT...
 cd "$dir" || exit 1
 expect 2 "usage: " set 1
 expect 2 "usage: " set one host
-expect 2 "device plane" set 1 plane
+expect 2 "device 'plane'" set 1 plane
 expect 3 "k3-shards.json" ckpt 1 host
 LD_LIBRARY_PATH=$lib:$K3_BUILD/fake_bad expect 4 "device cuda: no libcuda.so.1" set 1 cuda:0
 printf X | dd of=set/model-rank-1-part-1.safetensors bs=1 seek=600000 conv=notrunc status=none

@@ -1,0 +1,36 @@
+# A conversion beside what an earlier one left: what differs is named, and what --force cannot reach.
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+convert() {
+    echo "\$ convert $*"
+    "$K3" convert ckpt "$@" --quiet 2>&1 >/dev/null
+    echo "exit $?"
+}
+loud() {
+    echo "\$ convert $*"
+    "$K3" convert ckpt "$@" 2>&1 >/dev/null | grep -v '^convert'
+    echo "exit ${PIPESTATUS[0]}"
+}
+convert --out set --tp 2
+convert --out set
+convert --out set --tp 2 --experts ep --shared replicate --vision first
+convert --out set --tp 2 --revision 4b1d
+convert --out set --tp 2 --ranks 1
+convert --out set --tp 2
+convert --out part --tp 2 --pp 2 --worker 0 --workers 2
+convert --out part --tp 1 --dp 2 --pp 2
+convert --out part --tp 2 --pp 2 --pp-layers 1,4
+cp -r ckpt other
+sed -i 's/"hidden_act"/"hidden_ACT"/; s/$/ /' other/config.json
+echo "\$ convert other --out part --tp 2 --pp 2"
+"$K3" convert other --out part --tp 2 --pp 2 --quiet
+echo "exit $?"
+# --force with fewer directories than before
+convert --out a --out b --tp 2
+loud --out a --tp 2 --force
+echo "$(ls b | wc -l) files are left in b"
+loud --out b --tp 2 --force
+"$K3" verify a --quick | tail -n 1
+"$K3" verify b --quick | tail -n 1
+convert --out c --out d --out e --tp 2 --worker 0 --workers 3
+loud --out d --tp 2 --force
+loud --out c --out d --out e --tp 2 --force
