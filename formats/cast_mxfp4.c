@@ -154,7 +154,7 @@ struct cast {
     const struct k3_qrows *rows;
     struct k3_qstats *stats; /* NULL: breaches are counted only */
     uint64_t breach_count;
-    uint64_t by_scale[4][256]; /* sums of (2 * value)^2 of groups i, i + 4, ... */
+    uint64_t by_scale[256]; /* sums of (2 * value)^2 */
     int nvfp4_max;
 };
 
@@ -265,12 +265,7 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
     uint16_t squares[PIECE_GROUPS];
     const uint8_t *scale = (const uint8_t *)cast->rows->x_scale + first;
     k3_quant_ops()->mx_squares(codes_of(cast, first), count, squares);
-    size_t zero_count = 0;
-    for (size_t g = 0; g < count; g++) { /* equal scales follow each other: four sums in turn */
-        cast->by_scale[g % 4][scale[g]] += squares[g];
-        zero_count += squares[g] == 0;
-    }
-    cast->stats->zero_groups += zero_count;
+    cast->stats->zero_groups += k3_quant_ops()->mx_sums(squares, scale, count, cast->by_scale);
     cast->stats->group_count += count;
     cast->stats->value_count += count * K3_MX_GROUP;
 }
@@ -278,9 +273,8 @@ static void count_piece(struct cast *cast, uint64_t first, size_t count)
 static void end(struct cast *cast)
 {
     for (int byte = 0; byte < 255; byte++)
-        for (int i = 0; i < 4; i++)
-            k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[i][byte],
-                               2 * (byte - K3_F32_EXP_BIAS) - 2);
+        k3_qsum_add_scaled(&cast->stats->x2, cast->by_scale[byte],
+                           2 * (byte - K3_F32_EXP_BIAS) - 2);
     cast->stats->breach_groups += cast->breach_count;
 }
 

@@ -309,6 +309,7 @@ const struct k3_quant_ops k3_quant_ops_avx2 = {
     .int8 = int8,
     .int4 = int4,
     .mx_squares = mx_squares,
+    .mx_sums = k3_mx_sums_scalar,
     .mx_bytes = mx_bytes,
     .mx_words = mx_words,
     .range = range,

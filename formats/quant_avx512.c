@@ -12,7 +12,8 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-#define STEP 16u /* values */
+#define STEP       16u /* values */
+#define FEW_SCALES 12
 
 #define DWORDS(word)     _mm512_set1_epi32((int)(word))
 #define ABS_MAX_OF_BOTH  0xb  /* vrangepd: the larger magnitude, its sign cleared */
@@ -319,6 +320,36 @@ TARGET static void mx_squares(const uint8_t *packed, size_t group_count, uint16_
     }
 }
 
+/* 64 groups at once: those that share a scale are added up in registers, as long as few scales do
+ * for all; a sum in memory would wait for the one before. */
+TARGET static size_t mx_sums(const uint16_t *squares, const uint8_t *scale, size_t group_count,
+                             uint64_t *by_scale)
+{
+    const __m512i one = _mm512_set1_epi16(1);
+    size_t zero_count = 0, g = 0;
+    for (; g + 64 <= group_count; g += 64) {
+        __m512i scales = _mm512_loadu_si512(scale + g);
+        __m512i low = _mm512_loadu_si512(squares + g), high = _mm512_loadu_si512(squares + g + 32);
+        uint64_t left = UINT64_MAX;
+        for (int i = 0; left && i < FEW_SCALES; i++) {
+            uint8_t own = scale[g + (unsigned)__builtin_ctzll(left)];
+            __mmask64 same = _mm512_cmpeq_epi8_mask(scales, _mm512_set1_epi8((char)own));
+            __m512i a = _mm512_maskz_mov_epi16((__mmask32)same, low);
+            __m512i b = _mm512_maskz_mov_epi16((__mmask32)(same >> 32), high);
+            __m512i sum = _mm512_madd_epi16(_mm512_add_epi16(a, b), one); /* of 9216 at most */
+            by_scale[own] += (uint32_t)_mm512_reduce_add_epi32(sum);
+            left &= ~same;
+        }
+        for (; left; left &= left - 1) {
+            unsigned k = (unsigned)__builtin_ctzll(left);
+            by_scale[scale[g + k]] += squares[g + k];
+        }
+        zero_count += (size_t)__builtin_popcount(_mm512_testn_epi16_mask(low, low)) +
+                      (size_t)__builtin_popcount(_mm512_testn_epi16_mask(high, high));
+    }
+    return zero_count + k3_mx_sums_scalar(squares + g, scale + g, group_count - g, by_scale);
+}
+
 /* The bytes of one group's codes, each in a byte of its own. */
 INLINE __m256i codes_of(const uint8_t *packed)
 {
@@ -395,6 +426,7 @@ const struct k3_quant_ops k3_quant_ops_avx512 = {
     .int8 = int8,
     .int4 = int4,
     .mx_squares = mx_squares,
+    .mx_sums = mx_sums,
     .mx_bytes = mx_bytes,
     .mx_words = mx_words,
     .range = range,

@@ -68,6 +68,9 @@ struct k3_quant_ops {
     /* Groups of 32 E2M1 codes in 16 bytes. */
     /* squares[g]: sum of (2 * value)^2, at most 4608; 0: all zeros. */
     void (*mx_squares)(const uint8_t *packed, size_t group_count, uint16_t *squares);
+    /* Add them to the sums of each scale byte; how many are 0. */
+    size_t (*mx_sums)(const uint16_t *squares, const uint8_t *scale, size_t group_count,
+                      uint64_t *by_scale);
     /* Each code of group g becomes the byte table[pick[g]][code]; pick NULL: table[0]. */
     void (*mx_bytes)(const uint8_t *packed, size_t group_count, const uint8_t (*table)[16],
                      const uint8_t *pick, uint8_t *out);
@@ -94,6 +97,8 @@ void k3_quant_force(enum k3_quant_form form);
 extern const struct k3_quant_ops k3_quant_ops_scalar; /* quant_scalar.c */
 
 /* Loops of the scalar form that AVX2 shares with it. */
+size_t k3_mx_sums_scalar(const uint16_t *squares, const uint8_t *scale, size_t group_count,
+                         uint64_t *by_scale);
 void k3_nvfp4_scales_scalar(const struct k3_nvfp4_groups *groups);
 size_t k3_saturated_scalar(const uint16_t *amax, const float *scale, size_t count, float most);
 

@@ -111,6 +111,17 @@ static void mx_squares(const uint8_t *packed, size_t group_count, uint16_t *squa
     }
 }
 
+size_t k3_mx_sums_scalar(const uint16_t *squares, const uint8_t *scale, size_t group_count,
+                         uint64_t *by_scale)
+{
+    size_t zero_count = 0;
+    for (size_t g = 0; g < group_count; g++) {
+        by_scale[scale[g]] += squares[g];
+        zero_count += squares[g] == 0;
+    }
+    return zero_count;
+}
+
 static void mx_bytes(const uint8_t *packed, size_t group_count, const uint8_t (*table)[16],
                      const uint8_t *pick, uint8_t *out)
 {
@@ -155,6 +166,7 @@ const struct k3_quant_ops k3_quant_ops_scalar = {
     .int8 = int8,
     .int4 = int4,
     .mx_squares = mx_squares,
+    .mx_sums = k3_mx_sums_scalar,
     .mx_bytes = mx_bytes,
     .mx_words = mx_words,
     .range = range,

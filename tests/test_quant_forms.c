@@ -301,6 +301,25 @@ static void groups_of_codes(void **state)
     }
 }
 
+/* Few scales and many, on top of sums that are there. */
+static void sums_by_scale(void **state)
+{
+    const struct k3_quant_ops *ops = use_form(state);
+    static uint64_t sums[2][256];
+    for (size_t count = 0; count <= 300; count++) {
+        uint16_t squares[300];
+        uint8_t *scale = area + AREA_BYTES - count;
+        uint32_t spread = count % 4 ? 1 + next_random() % 14 : 256;
+        for (size_t g = 0; g < count; g++) {
+            squares[g] = (uint16_t)(next_random() % 3 ? next_random() % 4609 : count % 2 * 4608);
+            scale[g] = (uint8_t)(next_random() % spread);
+        }
+        assert_int_equal(ops->mx_sums(squares, scale, count, sums[1]),
+                         scalar->mx_sums(squares, scale, count, sums[0]));
+        assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+    }
+}
+
 static void ranges(void **state)
 {
     const struct k3_quant_ops *ops = use_form(state);
@@ -408,8 +427,8 @@ static void rows_of_mxfp4(void **state)
     }
 #define ALL_OF(form)                                                                               \
     OF(all_values, form), OF(random_runs, form), OF(largest, form), OF(scales_of_groups, form),    \
-        OF(groups_of_codes, form), OF(ranges, form), OF(rows_of_bf16, form),                       \
-        OF(rows_of_mxfp4, form)
+        OF(groups_of_codes, form), OF(ranges, form), OF(sums_by_scale, form),                      \
+        OF(rows_of_bf16, form), OF(rows_of_mxfp4, form)
 
 int main(void)
 {
