@@ -6,6 +6,7 @@
  * Invariants: after open nothing is allocated until close; chunks tile the data sections of all
  * parts exactly once; a load that failed to open holds nothing. */
 #include "load_internal.h"
+#include "thread.h"
 #include "workers.h"
 
 #include <fcntl.h>
@@ -232,8 +233,7 @@ static int open_legs_and_parts(struct k3_load *load, struct k3_err *err)
     int sys_errno = 0, rc = 0;
     for (; started < load->leg_count && !sys_errno; started += !sys_errno) {
         k3_err_init(&load->legs[started].err);
-        sys_errno = pthread_create(&load->legs[started].thread, NULL, open_leg,
-                                   &load->legs[started]);
+        sys_errno = k3_thread_start(&load->legs[started].thread, open_leg, &load->legs[started]);
     }
     if (sys_errno)
         rc = k3_fail_sys(err, sys_errno, "cannot make a thread for device %u of %u", started + 1,

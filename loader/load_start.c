@@ -6,8 +6,9 @@
  * was found right (without verification: when every read came in full). */
 #include "load_internal.h"
 
+#include "thread.h"
+
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -65,17 +66,12 @@ static void *run_leg(void *context)
     return NULL;
 }
 
-/* Threads take no signals: those stay with the caller's. */
 static int start_leg(struct k3_load_leg *leg, struct k3_err *err)
 {
-    sigset_t all, before;
     k3_err_init(&leg->err);
     leg->rc = 0;
     atomic_fetch_add(&leg->load->running_count, 1);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int sys_errno = pthread_create(&leg->thread, NULL, run_leg, leg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int sys_errno = k3_thread_start(&leg->thread, run_leg, leg);
     if (!sys_errno)
         return 0;
     atomic_fetch_sub(&leg->load->running_count, 1);

@@ -9,11 +9,11 @@
  * never grows; close runs all that was begun, then ends the threads. */
 #include "dev.h"
 #include "mem.h"
+#include "thread.h"
 #include "tree.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,12 +139,7 @@ static int lane_start(struct lane *lane, struct k3_err *err)
     int rc = k3_sha256_open(&lane->sha, err);
     if (rc)
         return rc;
-    /* Threads take no signals: those stay with the caller's. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int sys_errno = pthread_create(&lane->thread, NULL, serve, lane);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int sys_errno = k3_thread_start(&lane->thread, serve, lane);
     if (sys_errno)
         return k3_fail_sys(err, sys_errno, "device host: cannot make a thread");
     lane->started = true;

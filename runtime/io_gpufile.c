@@ -11,11 +11,11 @@
 #include "io_gpufile.h"
 #include "io_done.h"
 #include "machine.h"
+#include "thread.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -373,18 +373,13 @@ static void gpufile_close(struct k3_io *io)
     free(io);
 }
 
-/* Threads take no signals: those stay with the caller's. */
 static int start_threads(struct k3_io *io, uint32_t count, struct k3_err *err)
 {
-    sigset_t all, before;
     int sys_errno = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!sys_errno && io->thread_count < count) {
-        sys_errno = pthread_create(&io->threads[io->thread_count], NULL, serve, io);
+        sys_errno = k3_thread_start(&io->threads[io->thread_count], serve, io);
         io->thread_count += !sys_errno;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (sys_errno)
         return k3_fail_sys(err, sys_errno, "io %s: cannot make thread %u of %u", io->api->name,
                            io->thread_count + 1, count);

@@ -10,11 +10,11 @@
  * ended or the system refused; close drops what waits and waits for what runs, so nothing is
  * written to a target afterwards. */
 #include "io_done.h"
+#include "thread.h"
 #include "workers.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -95,19 +95,14 @@ static void pread_close(struct k3_io *io)
     free(io);
 }
 
-/* Threads take no signals: those stay with the caller's. */
 static int start_threads(struct k3_io *io, uint32_t count, struct k3_err *err)
 {
-    sigset_t all, before;
     int sys_errno = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!sys_errno && io->thread_count < count) {
-        sys_errno = pthread_create(&io->threads[io->thread_count], NULL, serve, io);
+        sys_errno = k3_thread_start(&io->threads[io->thread_count], serve, io);
         if (!sys_errno)
             io->thread_count++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (sys_errno)
         return k3_fail_sys(err, sys_errno, "io pread: cannot make thread %u of %u",
                            io->thread_count + 1, count);

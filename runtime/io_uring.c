@@ -12,10 +12,11 @@
  * megabytes a read they only burn a core. */
 #include "io_done.h"
 
+#include "thread.h"
+
 #include <errno.h>
 #include <liburing.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -428,12 +429,7 @@ static int open_ring(struct k3_io *io, const struct k3_io_options *options, stru
     rc = register_regions(io, options, err);
     if (rc)
         return rc;
-    /* The thread takes no signals: those stay with the caller's. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&io->thread, NULL, serve, io);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = k3_thread_start(&io->thread, serve, io);
     if (rc)
         return k3_fail_sys(err, rc, "io uring: cannot make a thread");
     io->has_thread = true;

@@ -8,10 +8,11 @@
  * no signals: those stay with the caller. */
 #include "workers.h"
 
+#include "thread.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -57,16 +58,12 @@ static void *work(void *context)
 /* Start the workers behind the first one; *started counts them with it. */
 static int start(struct worker *workers, uint32_t count, uint32_t *started, struct k3_err *err)
 {
-    sigset_t all, before;
     int sys_errno = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (*started = 1; *started < count; ++*started) {
-        sys_errno = pthread_create(&workers[*started].thread, NULL, work, &workers[*started]);
+        sys_errno = k3_thread_start(&workers[*started].thread, work, &workers[*started]);
         if (sys_errno)
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (sys_errno)
         return k3_fail_sys(err, sys_errno,
                            "cannot make thread %u of %u (use fewer workers or raise ulimit -u)",

@@ -14,6 +14,7 @@
 #include "mem.h"
 #include "workers.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -33,6 +34,7 @@ struct tally {
 static struct tally tally;
 static atomic_uint asked;
 static unsigned stop_after;
+static atomic_bool others_ran;
 
 static int count_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
@@ -173,6 +175,36 @@ static void test_stop(void **state)
     assert_true(k3_cpu_count() >= 1);
 }
 
+static int take_stack_size(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    (void)task;
+    size_t *sizes = context;
+    pthread_attr_t attributes;
+    if (pthread_getattr_np(pthread_self(), &attributes))
+        return k3_fail(err, K3_EIO, "pthread_getattr_np");
+    pthread_attr_getstacksize(&attributes, &sizes[worker]);
+    pthread_attr_destroy(&attributes);
+    while (worker == 0 && !atomic_load(&others_ran))
+        sched_yield();
+    atomic_store(&others_ran, true);
+    return 0;
+}
+
+/* ulimit -s sets the default, and a small one is less than what our deepest calls take. */
+static void test_stack(void **state)
+{
+    (void)state;
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    assert_int_equal(pthread_attr_setstacksize(&small, 64 << 10), 0);
+    assert_int_equal(pthread_setattr_default_np(&small), 0);
+    size_t sizes[2] = {0};
+    struct k3_workers_options options = {
+        .worker_count = 2, .task_count = 2, .task = take_stack_size, .context = sizes};
+    assert_int_equal(k3_workers_run(&options, NULL), 0);
+    assert_true(sizes[1] >= 8 << 20);
+}
+
 static void test_mem(void **state)
 {
     (void)state;
@@ -202,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_each_once),     cmocka_unit_test(test_lowest_failure),
         cmocka_unit_test(test_failure_stops), cmocka_unit_test(test_silent_failure),
         cmocka_unit_test(test_stop),          cmocka_unit_test(test_mem),
+        cmocka_unit_test(test_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

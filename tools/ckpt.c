@@ -124,8 +124,15 @@ static int add_copied(struct k3_ckpt *ckpt, const char *name, struct k3_problems
             name);
         return 0;
     }
-    if (!S_ISREG(stat.st_mode))
-        return 0; /* directories and sockets are not part of a checkpoint */
+    if (S_ISDIR(stat.st_mode))
+        return 0; /* not part of a checkpoint */
+    if (!S_ISREG(stat.st_mode)) {
+        k3_problems_add(problems,
+                        "%.255s: a pipe, socket or device where a file would be copied into the "
+                        "set: restore or remove it",
+                        name);
+        return 0;
+    }
     if (!k3_is_plain_name(name)) {
         k3_problems_add(
             problems,

@@ -10,12 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A directory with a manifest and nothing unfinished is sealed already. */
+/* A directory with a manifest is sealed already, where the manifest is sound and its files are
+ * there; until then what was staged is kept. */
 static int seal_dirs(struct k3_job *job, bool *already, struct k3_err *err)
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
     int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
+    if (!rc && *already)
+        rc = k3_job_check_finished(job, err);
     if (rc || *already)
         return rc ? rc : k3_job_clear_partial(job, err);
     rc = k3_job_resume(job, &plan, &plan_bytes, err);

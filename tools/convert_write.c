@@ -12,11 +12,11 @@
 
 #include "fs.h"
 #include "io_direct.h"
+#include "thread.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,16 +137,11 @@ int k3_writer_open(struct k3_writer *writer, struct k3_err *err)
         writer->free_slots[writer->free_count++] = s;
     uint32_t count = writer->slot_count < K3_WRITER_THREAD_COUNT_MAX ? writer->slot_count
                                                                      : K3_WRITER_THREAD_COUNT_MAX;
-    /* Threads take no signals: those stay with the caller's. */
-    sigset_t all, before;
     int sys_errno = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (!sys_errno && writer->thread_count < count) {
-        sys_errno = pthread_create(&writer->threads[writer->thread_count], NULL, serve, writer);
+        sys_errno = k3_thread_start(&writer->threads[writer->thread_count], serve, writer);
         writer->thread_count += !sys_errno;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return sys_errno ? k3_fail_sys(err, sys_errno, "cannot make a thread that writes") : 0;
 }
 

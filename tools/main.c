@@ -1,17 +1,20 @@
 /* Purpose: the k3-shard program: parse, dispatch, report, exit.
  * Owns: the process: standard streams, signals, exit code.
- * Threads: the main thread.
+ * Threads: the main thread; where its stack is too small, the command has one of its own.
  * Errors: prints the one it is given; its own is a failed write to standard output.
  * Invariant: exit 0 means that the command succeeded and that its whole result reached stdout. */
 #include "cmds.h"
+#include "fdlimit.h"
 #include "stop.h"
 #include "text.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* A closed standard stream would give its number to the next file opened, and our talk would land
@@ -71,6 +74,47 @@ static void put_error(const struct k3_opts *opts, const struct k3_err *err)
     fprintf(stderr, "k3-shard: %s%s%s\n", command ? command : "", command ? ": " : "", err->text);
 }
 
+/* ---- the command ---- */
+
+/* The deepest calls of a conversion take a little more than 64 KiB. */
+#define COMMAND_STACK_BYTES_MIN ((rlim_t)1 << 20)
+
+struct call {
+    const struct k3_opts *opts;
+    struct k3_err *err;
+    sigset_t signals; /* blocked while the command runs */
+    int rc;
+};
+
+static void *run_call(void *context)
+{
+    struct call *call = context;
+    pthread_sigmask(SIG_SETMASK, &call->signals, NULL);
+    call->rc = call->opts->command->run(call->opts, call->err);
+    return NULL;
+}
+
+/* The stack of the main thread ends where ulimit -s says: a command that could meet that end runs
+ * on a thread, and signals go there. */
+static int run_command(const struct k3_opts *opts, struct k3_err *err)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= COMMAND_STACK_BYTES_MIN)
+        return opts->command->run(opts, err);
+    struct call call = {.opts = opts, .err = err};
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &call.signals);
+    pthread_t thread;
+    int sys_errno = k3_thread_start(&thread, run_call, &call);
+    if (!sys_errno)
+        pthread_join(thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &call.signals, NULL);
+    if (sys_errno)
+        return k3_fail_sys(err, sys_errno, "cannot make a thread for the command");
+    return call.rc;
+}
+
 int main(int argc, char **argv)
 {
     fill_standard_streams();
@@ -82,9 +126,10 @@ int main(int argc, char **argv)
     k3_err_init(&err);
     int rc = k3_opts_parse(argc, argv, &opts, &err);
     if (rc == 0)
-        rc = opts.command->run(&opts, &err);
+        rc = run_command(&opts, &err);
     if (rc && !err.rc)
         k3_fail(&err, rc, "failed without a reason given");
+    k3_advise_file_limit(&err);
     if (rc) {
         put_error(&opts, &err);
         if (opts.json && !k3_result_is_printed())

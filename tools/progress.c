@@ -6,6 +6,7 @@
 #include "progress.h"
 
 #include "sizes.h"
+#include "thread.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -149,7 +150,7 @@ void k3_progress_begin(struct k3_progress *progress, const char *verb, uint64_t 
     pthread_cond_init(&progress->wake, &attribute);
     pthread_condattr_destroy(&attribute);
     if (!quiet)
-        progress->ticking = pthread_create(&progress->thread, NULL, tick, progress) == 0;
+        progress->ticking = k3_thread_start(&progress->thread, tick, progress) == 0;
 }
 
 void k3_progress_add(struct k3_progress *progress, uint64_t bytes)
