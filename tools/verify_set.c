@@ -390,7 +390,7 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
     const struct k3_layout *layout = &set->layout;
     struct k3_text line;
     k3_text_init(&line);
-    k3_text_putf(&line, "k3-shard convert %s", verify->against ? verify->against : "CKPT");
+    k3_text_puts(&line, "k3-shard convert CKPT");
     for (uint32_t place = 0; place < set->dir_count; place++)
         k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
     k3_layout_put_options(layout, &line);
@@ -403,19 +403,31 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
         k3_text_puts(&line, " --ranks ");
         k3_ranks_put(&set->ranks, &line);
     }
-    k3_verify_say(&verify->next,
-                  "restore the files named above from a copy of the set and remove those that it "
-                  "does not list, or convert again: %s --force",
-                  line.bytes ? line.data : "");
+    k3_verify_say(
+        &verify->next,
+        "give all directories of the set, restore the files named above from a copy of it "
+        "and remove those that it does not list, or convert again: %s --force",
+        line.bytes ? line.data : "");
     k3_text_fini(&line);
+}
+
+/* The same where the set is sound and the checkpoint is not its own: nothing is made again from one
+ * that may be the damaged side. */
+static void say_next_against(struct k3_verify *verify)
+{
+    k3_verify_say(&verify->next,
+                  "the set itself is as it was made: look whether %s is the checkpoint it was made "
+                  "from, and download again what is damaged there",
+                  verify->against);
 }
 
 /* The same for directories that do not make a set. */
 static void say_next_unopened(struct k3_verify *verify)
 {
-    k3_verify_say(&verify->next, "give all directories of the set, restore " K3_MANIFEST_NAME
-                                 " from a copy, or convert again with the options of the first "
-                                 "run and --force");
+    k3_verify_say(
+        &verify->next,
+        "give all directories of one set, end an unfinished conversion by its own command, "
+        "restore " K3_MANIFEST_NAME " from a copy, or convert again into an empty folder");
 }
 
 int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t count,
@@ -438,11 +450,15 @@ int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t c
         return k3_verify_judge(&verify->problems, rc, &inner, err);
     }
     describe(verify, set);
-    say_next(verify, set);
     verify->checked_files++;
     rc = check_set(verify, set, err);
+    const bool is_sound = verify->problems.count == 0;
+    if (!is_sound)
+        say_next(verify, set);
     if (!rc && verify->against)
         rc = k3_verify_against(verify, set, err);
+    if (is_sound && verify->problems.count)
+        say_next_against(verify);
     k3_set_close(set);
     return rc;
 }

@@ -26,3 +26,7 @@ run set
 run set --json
 rm set/k3-shards.json
 run set
+# A checkpoint that is not the set's: nothing is to be made again from it.
+"$K3" synth other --preset tiny --seed 9 --quiet >/dev/null
+"$K3" convert other --out sound --tp 2 --quiet 2>/dev/null >/dev/null
+"$K3" verify sound --against ckpt --quiet 2>/dev/null | tail -n 1
