@@ -12,7 +12,9 @@
 #                                      say of it against the safetensors library and sha256sum
 #           run_interop.sh quant       makes the golden vectors of casts anew with the packages of
 #                                      engines and compares them with the committed ones, then
-#                                      test_quant_golden (in K3_BUILD/tests) with those
+#                                      test_quant_golden (in K3_BUILD/tests) with those; and casts a
+#                                      tiny checkpoint, whose values compared as compressed-tensors
+#                                      reads them (test_cast_packages.py)
 #           run_interop.sh self        tests the Python programs with each other, without k3-shard:
 #                                      sets that k3ref.py writes pass, damaged ones do not
 # Env       K3       path of the k3-shard binary (not needed by `self`)
@@ -349,7 +351,24 @@ published() {
 }
 
 # Packages may print to stdout while they load; what counts is the exit code.
+# What casts give, read by the package that engines read it with.
+cast_sets() {
+    if ! "$PYTHON" -c 'import torch, safetensors, compressed_tensors' 2>/dev/null; then
+        skipped=1
+        echo "skip  cast sets: $PYTHON lacks torch, safetensors or compressed-tensors"
+        return
+    fi
+    "$K3" synth "$work/ckpt" --preset tiny --quiet >/dev/null || exit 1
+    for policy in nvfp4 experts=mxfp8; do
+        check "convert --quant $policy" \
+            "$K3" convert "$work/ckpt" --out "$work/$policy" --tp 1 --quant $policy --quiet
+    done
+    check "experts as compressed-tensors reads them" "$PYTHON" "$here/test_cast_packages.py" \
+        "$work/ckpt" "$work/nvfp4" "$work/experts=mxfp8"
+}
+
 quant() {
+    cast_sets
     golden=$here/../golden/quant
     if ! "$PYTHON" -c 'import ml_dtypes, torchao, compressed_tensors, modelopt' 2>/dev/null; then
         skipped=1
