@@ -9,6 +9,7 @@
 
 #include "io_direct.h"
 #include "io_gpufile.h"
+#include "machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,8 +136,9 @@ static bool is_fast(const struct k3_load *load, int fd, uint64_t offset)
 }
 
 /* Is a place, any of the whole load by its number, in memory?  A read that must not wait says so,
- * without a drive; file systems that know no such read are asked by the clock.  Parts were opened
- * without read-ahead. */
+ * without a drive.  Of file systems that know no such read, tmpfs is memory, whatever a busy
+ * machine makes of the time; the others are asked by the clock.  Parts were opened without
+ * read-ahead. */
 static bool is_hot_place(const struct k3_load *load, uint32_t number)
 {
     /* Multiples of the golden ratio are spread evenly, and are the same in each run. */
@@ -151,6 +153,9 @@ static bool is_hot_place(const struct k3_load *load, uint32_t number)
     ssize_t n = preadv2(part->fd, &target, 1, (off_t)offset, RWF_NOWAIT);
     if (n >= 0 || errno == EAGAIN)
         return n == (ssize_t)SAMPLE_BYTES;
+    struct k3_machine_mount mount;
+    if (k3_machine_mount(part->fd, &mount) && mount.is_in_memory)
+        return true;
     return is_fast(load, part->fd, offset);
 }
 
