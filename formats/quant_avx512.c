@@ -78,6 +78,11 @@ struct by {
     bool is_pow2;
 };
 
+INLINE struct by by_of(float scale, float inverse, bool is_pow2)
+{
+    return (struct by){_mm512_set1_ps(scale), _mm512_set1_ps(inverse), is_pow2};
+}
+
 INLINE __m512 quotient(__m512 x, struct by by)
 {
     return by.is_pow2 ? _mm512_mul_ps(x, by.inverse) : _mm512_div_ps(x, by.scale);
@@ -151,57 +156,9 @@ INLINE void group(enum k3_quant_kind kind, const struct k3_qrun *run, size_t i, 
     }
 }
 
-INLINE void run_all(enum k3_quant_kind kind, const struct k3_qrun *run, struct k3_qlanes *lanes)
-{
-    struct sums s;
-    load_sums(lanes, &s);
-    const float *scale = run->scale;
-    for (size_t i = 0; i < run->count; i += run->group_cols, scale++) {
-        size_t end = run->count - i < run->group_cols ? run->count : i + run->group_cols;
-        float inverse = k3_quant_inverse(*scale);
-        struct by by = {_mm512_set1_ps(*scale), _mm512_set1_ps(inverse), true};
-        if (inverse > 0) {
-            group(kind, run, i, end, by, &s);
-        } else {
-            by.is_pow2 = false;
-            group(kind, run, i, end, by, &s);
-        }
-    }
-    store_sums(&s, lanes);
-}
-
-TARGET static void e2m1(const struct k3_qrun *run, struct k3_qlanes *lanes)
-{
-    run_all(K3_QK_E2M1, run, lanes);
-}
-
-TARGET static void e4m3(const struct k3_qrun *run, struct k3_qlanes *lanes)
-{
-    if (run->is_bf16)
-        run_all(K3_QK_E4M3_BF16, run, lanes);
-    else
-        run_all(K3_QK_E4M3, run, lanes);
-}
-
-TARGET static void int8(const struct k3_qrun *run, struct k3_qlanes *lanes)
-{
-    run_all(K3_QK_INT8, run, lanes);
-}
-
-TARGET static void int4(const struct k3_qrun *run, struct k3_qlanes *lanes)
-{
-    run_all(K3_QK_INT4, run, lanes);
-}
+#include "quant_x86_run.h"
 
 /* ---- largest magnitudes ---- */
-
-/* The largest of sixteen words below 0x8000; vphminposuw finds the smallest of eight. */
-INLINE uint16_t most_of(__m256i v)
-{
-    __m128i m = _mm_max_epu16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    m = _mm_minpos_epu16(_mm_xor_si128(m, _mm_set1_epi16(-1)));
-    return (uint16_t)~_mm_cvtsi128_si32(m);
-}
 
 INLINE uint16_t amax_of(const uint8_t *x, size_t count)
 {

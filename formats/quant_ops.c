@@ -6,14 +6,11 @@
  * needs. */
 #include "quant_ops.h"
 
+#include "cpu_x86.h"
 #include "quant_x86.h"
 
 #include <assert.h>
 #include <stdatomic.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 /* A form that was not built has no row. */
 static const struct k3_quant_ops *const table[K3_QUANT_FORM_COUNT] = {
@@ -33,38 +30,17 @@ static atomic_int forced = K3_QUANT_FORM_COUNT; /* a form, or none */
 
 #if defined(__x86_64__)
 
-/* CPUID and XCR0 bits by their place in the manuals of Intel and AMD. */
-#define ECX1_OSXSAVE (1u << 27)
-#define ECX1_AVX     (1u << 28)
-#define EBX7_AVX2    (1u << 5)
-#define EBX7_AVX512  (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
-#define XCR0_AVX     0x6u  /* the system keeps XMM and YMM registers */
-#define XCR0_AVX512  0xe6u /* and mask and all ZMM registers */
-
-static uint32_t xcr0(void)
-{
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    (void)high;
-    return low;
-}
-
-static bool has(uint32_t flags, uint32_t wanted)
-{
-    return (flags & wanted) == wanted;
-}
+#define EBX7_AVX512 (K3_EBX7_AVX512F | K3_EBX7_AVX512DQ | K3_EBX7_AVX512BW | K3_EBX7_AVX512VL)
 
 static unsigned cpu_forms(void)
 {
-    uint32_t eax, ebx, ecx, edx, ebx7, ecx7;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
-        !__get_cpuid_count(7, 0, &eax, &ebx7, &ecx7, &edx) || !has(ecx, ECX1_OSXSAVE | ECX1_AVX))
-        return 0;
-    uint32_t kept = xcr0();
+    const struct k3_cpu_x86 cpu = k3_cpu_x86();
     unsigned forms = 0;
-    if (has(ebx7, EBX7_AVX2) && has(kept, XCR0_AVX))
+    if (!k3_cpu_has(cpu.ecx1, K3_ECX1_AVX))
+        return 0;
+    if (k3_cpu_has(cpu.ebx7, K3_EBX7_AVX2) && k3_cpu_has(cpu.xcr0, K3_XCR0_AVX))
         forms |= FORM_BIT(K3_QUANT_AVX2);
-    if (has(ebx7, EBX7_AVX512) && has(kept, XCR0_AVX512))
+    if (k3_cpu_has(cpu.ebx7, EBX7_AVX512) && k3_cpu_has(cpu.xcr0, K3_XCR0_AVX512))
         forms |= FORM_BIT(K3_QUANT_AVX512);
     return forms;
 }

@@ -7,14 +7,13 @@
  * have what it needs. */
 #include "sha256_blocks.h"
 
+#include "cpu_x86.h"
 #include "sha256_constants.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#elif K3_SHA256_ARMV8_BUILT
+#if K3_SHA256_ARMV8_BUILT
 #include <sys/auxv.h>
 #endif
 
@@ -54,29 +53,6 @@ static atomic_int forced = K3_SHA256_FORM_COUNT; /* a form, or none */
 
 #if defined(__x86_64__)
 
-/* CPUID and XCR0 bits by their place in the manuals of Intel and AMD. */
-#define ECX1_SSSE3    (1u << 9)
-#define ECX1_SSE41    (1u << 19)
-#define ECX1_OSXSAVE  (1u << 27)
-#define EBX7_AVX512F  (1u << 16)
-#define EBX7_SHA      (1u << 29)
-#define EBX7_AVX512BW (1u << 30)
-#define EBX7_AVX512VL (1u << 31)
-#define XCR0_AVX512   0xe6u /* the system keeps XMM, YMM, mask and all ZMM registers */
-
-static uint32_t xcr0(void)
-{
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    (void)high;
-    return low;
-}
-
-static bool has(uint32_t flags, uint32_t wanted)
-{
-    return (flags & wanted) == wanted;
-}
-
 /* The mixed form pays where the SHA unit begins two rounds in each cycle, as a Zen 4 does; with one
  * that needs two cycles for them, which is what tables of instructions say of CPUs of Intel, its
  * rounds alone take 64 cycles a step, no fewer than AVX-512 in all. */
@@ -89,17 +65,14 @@ static bool mixed_pays(void)
 
 static unsigned cpu_forms(void)
 {
-    uint32_t eax, ebx, ecx, edx, ebx7, ecx7;
+    const struct k3_cpu_x86 cpu = k3_cpu_x86();
     unsigned forms = 0;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
-        !__get_cpuid_count(7, 0, &eax, &ebx7, &ecx7, &edx))
-        return 0;
-    if (has(ebx7, EBX7_SHA) && has(ecx, ECX1_SSSE3 | ECX1_SSE41))
+    if (k3_cpu_has(cpu.ebx7, K3_EBX7_SHA) && k3_cpu_has(cpu.ecx1, K3_ECX1_SSSE3 | K3_ECX1_SSE41))
         forms |= FORM_BIT(K3_SHA256_SHANI);
-    if (has(ebx7, EBX7_AVX512F | EBX7_AVX512BW) && has(ecx, ECX1_OSXSAVE) &&
-        has(xcr0(), XCR0_AVX512)) {
+    if (k3_cpu_has(cpu.ebx7, K3_EBX7_AVX512F | K3_EBX7_AVX512BW) &&
+        k3_cpu_has(cpu.xcr0, K3_XCR0_AVX512)) {
         forms |= FORM_BIT(K3_SHA256_AVX512);
-        if (has(ebx7, EBX7_AVX512VL) && (forms & FORM_BIT(K3_SHA256_SHANI)))
+        if (k3_cpu_has(cpu.ebx7, K3_EBX7_AVX512VL) && (forms & FORM_BIT(K3_SHA256_SHANI)))
             forms |= FORM_BIT(K3_SHA256_AVX512_SHA);
     }
     return forms;

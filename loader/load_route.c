@@ -153,10 +153,7 @@ static bool is_hot_place(const struct k3_load *load, uint32_t number)
     ssize_t n = preadv2(part->fd, &target, 1, (off_t)offset, RWF_NOWAIT);
     if (n >= 0 || errno == EAGAIN)
         return n == (ssize_t)SAMPLE_BYTES;
-    struct k3_machine_mount mount;
-    if (k3_machine_mount(part->fd, &mount) && mount.is_in_memory)
-        return true;
-    return is_fast(load, part->fd, offset);
+    return k3_machine_is_in_memory(part->fd) || is_fast(load, part->fd, offset);
 }
 
 /* Are most of the samples in memory?  mincore(2) would not tell: it shows every page as there to

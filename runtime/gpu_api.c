@@ -5,8 +5,9 @@
  * Invariants: a table that was handed out has every call of its kind; a failed opening may be tried
  * again. */
 #include "gpu_api.h"
+#include "dl_calls.h"
 
-#include <dlfcn.h>
+#include <dlfcn.h> /* dlclose */
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
@@ -88,10 +89,7 @@ const char *k3_gpu_error_name(const struct k3_gpu_api *api, int code)
 static int open_library(struct k3_gpu_api *api, struct k3_err *err)
 {
     const char *const *names = api->kind == K3_GPU_CUDA ? cuda_libraries : hip_libraries;
-    for (size_t i = 0; names[i] && !api->handle; i++) {
-        api->handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        api->library = names[i];
-    }
+    api->handle = k3_dl_open(names, &api->library);
     if (api->handle)
         return 0;
     return k3_fail(err, K3_EUNSUPPORTED,
@@ -104,15 +102,10 @@ static int find_calls(struct k3_gpu_api *api, struct k3_err *err)
 {
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         const char *name = api->kind == K3_GPU_CUDA ? symbols[i].cuda : symbols[i].hip;
-        if (!name)
-            continue;
-        /* POSIX lets a void * be a function; ISO C has no cast for it. */
-        void *call = dlsym(api->handle, name);
-        if (!call)
+        if (name && !k3_dl_find(api->handle, name, api, symbols[i].offset))
             return k3_fail(err, K3_EUNSUPPORTED,
                            "device %s: %s has no %s: a newer driver is needed", api->name,
                            api->library, name);
-        memcpy((char *)api + symbols[i].offset, &call, sizeof call);
     }
     return 0;
 }

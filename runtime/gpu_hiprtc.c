@@ -3,9 +3,9 @@
  * Threads: any that has entered the GPU.
  * Errors: K3_EUNSUPPORTED with the first line of what the compiler said; K3_ENOMEM.
  * Invariants: no option names a target, so the code is for the GPU of the calling thread. */
+#include "dl_calls.h"
 #include "gpu_kernels.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,8 @@ static int find(struct hiprtc *rtc, struct k3_err *err)
 {
     /* Up to ROCm 5 the compiler's calls are in libamdhip64 itself. */
     static const char *const libraries[] = {"libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
-                                            "libamdhip64.so.5"};
+                                            "libamdhip64.so.5", NULL};
+    const char *used;
     static const struct {
         size_t offset;
         const char *name;
@@ -42,16 +43,12 @@ static int find(struct hiprtc *rtc, struct k3_err *err)
         {offsetof(struct hiprtc, code), "hiprtcGetCode"},
         {offsetof(struct hiprtc, destroy), "hiprtcDestroyProgram"},
     };
-    for (size_t i = 0; i < sizeof libraries / sizeof *libraries && !rtc->handle; i++)
-        rtc->handle = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+    rtc->handle = k3_dl_open(libraries, &used);
     if (!rtc->handle)
         return k3_fail(err, K3_EUNSUPPORTED, "hipRTC (%s) is not on this machine", libraries[0]);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *call = dlsym(rtc->handle, calls[i].name);
-        if (!call)
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!k3_dl_find(rtc->handle, calls[i].name, rtc, calls[i].offset))
             return k3_fail(err, K3_EUNSUPPORTED, "hipRTC here has no %s", calls[i].name);
-        memcpy((char *)rtc + calls[i].offset, &call, sizeof call);
-    }
     return 0;
 }
 

@@ -1,19 +1,20 @@
 /* Purpose: the io engines "cufile" and "hipfile": one body over the calls of either library, opened
  * at run time; threads that each have one synchronous read under way.
- * Owns: its threads, handles of files and registered memory of the library, the descriptors of
- * direct reads.  Libraries stay open for the life of the process, their drivers as long as an
- * engine is open. Threads: one thread drives an open engine; its own threads touch the queues under
- * the lock, and the targets of reads that are in flight. Errors: K3_EUNSUPPORTED where library,
- * driver or file refuse; K3_ENOMEM; K3_EIO; K3_EUSAGE. A failed read is a completion with
- * sys_errno. Invariants: waiting + running + done = in flight <= depth; every call of a library is
- * made in the context of the GPU; close waits for what runs before it gives anything back; the
- * driver of the library is closed while the context of the last engine is there. */
+ * Owns: a pool of threads, handles of files and registered memory of the library, the descriptors
+ * of direct reads.  Libraries stay open for the life of the process, their drivers as long as an
+ * engine is open.
+ * Threads: one thread drives an open engine; the pool's read.
+ * Errors: K3_EUNSUPPORTED where library, driver or file refuse; K3_ENOMEM; K3_EIO; K3_EUSAGE. A
+ * failed read is a completion with sys_errno.
+ * Invariants: those of the pool; every call of a library is made in the context of the GPU; close
+ * waits for what runs before it gives anything back; the driver of the library is closed while the
+ * context of the last engine is there. */
 #include "io_gpufile.h"
-#include "io_done.h"
+#include "dl_calls.h"
+#include "io_pool.h"
 #include "machine.h"
-#include "thread.h"
 
-#include <dlfcn.h>
+#include <dlfcn.h> /* dlclose, and one call that may be there */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -22,9 +23,7 @@
 
 /* Reads of 4 MiB fill a drive's and a GPU's link with 16 to 32 threads; more gained nothing in
  * published figures. */
-#define THREAD_COUNT     16u
-#define THREAD_COUNT_MAX 256u
-#define DEPTH_MAX        4096u
+#define THREAD_COUNT 16u
 
 /* ---- what the libraries look like ----
  * Sources: cuFile API reference (GPUDirect Storage documentation, 1.20) and hipFile API reference
@@ -173,10 +172,7 @@ static int judge(const struct api *api, struct result result, const char *what, 
 static int open_library(struct api *api, struct k3_err *err)
 {
     const char *const *names = library_names[api->kind];
-    for (size_t i = 0; names[i] && !api->handle; i++) {
-        api->handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        api->library = names[i];
-    }
+    api->handle = k3_dl_open(names, &api->library);
     if (api->handle)
         return 0;
     return k3_fail(err, K3_EUNSUPPORTED, "no %s on this machine: it comes with %s", names[0],
@@ -187,12 +183,10 @@ static int find_calls(struct api *api, struct k3_err *err)
 {
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         const char *name = api->kind == K3_GPU_CUDA ? symbols[i].cufile : symbols[i].hipfile;
-        /* POSIX lets a void * be a function; ISO C has no cast for it. */
-        void *call = name ? dlsym(api->handle, name) : NULL;
-        if (!call && !symbols[i].is_optional)
+        bool is_there = name && k3_dl_find(api->handle, name, api, symbols[i].offset);
+        if (!is_there && !symbols[i].is_optional)
             return k3_fail(err, K3_EUNSUPPORTED, "%s has no %s: a newer one is needed",
                            api->library, name);
-        memcpy((char *)api + symbols[i].offset, &call, sizeof call);
     }
     return 0;
 }
@@ -260,30 +254,15 @@ struct region {
     bool is_registered;
 };
 
-/* A read that waits or runs. */
-struct job {
-    struct k3_io_way way;
-    void *file; /* of the library */
-    char *base; /* of the allocation, where it is known */
-};
-
 struct k3_io {
-    pthread_mutex_t lock;
-    pthread_cond_t has_work; /* a read waits, or the engine closes */
+    struct k3_io_pool pool;
     struct api *api;
     struct k3_gpu gpu;
-    struct job *jobs; /* ring of `depth` reads that wait */
-    struct k3_io_dones dones;
     struct k3_io_files files;
     void **handles; /* of the library, one for each file; owned */
-    pthread_t *threads;
     struct region regions[K3_IO_REGION_COUNT_MAX];
-    uint32_t region_count;
-    uint32_t depth, handle_cap;
-    uint32_t job_begin, job_count;
-    uint32_t thread_count;
+    uint32_t region_count, handle_cap;
     bool is_started; /* it is one of those that have the driver open */
-    bool closing;
 };
 
 /* 5012 to 5017 are about the memory that was given. */
@@ -293,16 +272,16 @@ static int errno_of(ssize_t result)
     return code >= CODE_BASE + 12 && code <= CODE_BASE + 17 ? EFAULT : EIO;
 }
 
-/* One call: bytes, or a negative errno. */
-static ssize_t read_some(const struct k3_io *io, const struct job *job,
-                         const struct k3_io_step *step)
+/* base: of the allocation, where it is known. */
+static ssize_t read_some(void *context, const struct k3_io_job *job, const struct k3_io_step *step)
 {
+    const struct k3_io *io = context;
     int saved;
     if (k3_gpu_enter(&io->gpu, &saved, NULL))
         return -EIO;
     errno = 0;
     ssize_t n = io->api->read(job->file, job->base, step->bytes, (off_t)step->offset,
-                              (char *)step->target - job->base);
+                              (char *)step->target - (char *)job->base);
     int sys_errno = errno;
     k3_gpu_leave(&io->gpu, saved);
     if (n == -1)
@@ -310,30 +289,6 @@ static ssize_t read_some(const struct k3_io *io, const struct job *job,
     if (n < 0)
         return -errno_of(n);
     return n > (ssize_t)step->bytes ? -EIO : n;
-}
-
-static void *serve(void *context)
-{
-    struct k3_io *io = context;
-    pthread_mutex_lock(&io->lock);
-    for (;;) {
-        while (!io->closing && io->job_count == 0)
-            pthread_cond_wait(&io->has_work, &io->lock);
-        if (io->closing)
-            break;
-        struct job job = io->jobs[io->job_begin];
-        io->job_begin = (io->job_begin + 1) % io->depth;
-        io->job_count--;
-        pthread_mutex_unlock(&io->lock);
-        for (bool is_done = job.way.read.bytes == 0; !is_done;) {
-            struct k3_io_step step = k3_io_way_next(&job.way);
-            is_done = k3_io_way_take(&job.way, &step, read_some(io, &job, &step));
-        }
-        k3_io_dones_put(&io->dones, &job.way);
-        pthread_mutex_lock(&io->lock);
-    }
-    pthread_mutex_unlock(&io->lock);
-    return NULL;
 }
 
 /* In the context of the GPU.  Files and memory first: they are the driver's. */
@@ -353,37 +308,14 @@ static void gpufile_close(struct k3_io *io)
     int saved;
     if (!io)
         return;
-    pthread_mutex_lock(&io->lock);
-    io->closing = true;
-    pthread_cond_broadcast(&io->has_work);
-    pthread_mutex_unlock(&io->lock);
-    for (uint32_t i = 0; i < io->thread_count; i++)
-        pthread_join(io->threads[i], NULL);
+    k3_io_pool_close(&io->pool);
     if (k3_gpu_enter(&io->gpu, &saved, NULL) == 0) {
         give_back(io);
         k3_gpu_leave(&io->gpu, saved);
     }
-    pthread_cond_destroy(&io->has_work);
-    pthread_mutex_destroy(&io->lock);
-    k3_io_dones_fini(&io->dones);
     k3_io_files_fini(&io->files);
     free(io->handles);
-    free(io->threads);
-    free(io->jobs);
     free(io);
-}
-
-static int start_threads(struct k3_io *io, uint32_t count, struct k3_err *err)
-{
-    int sys_errno = 0;
-    while (!sys_errno && io->thread_count < count) {
-        sys_errno = k3_thread_start(&io->threads[io->thread_count], serve, io);
-        io->thread_count += !sys_errno;
-    }
-    if (sys_errno)
-        return k3_fail_sys(err, sys_errno, "io %s: cannot make thread %u of %u", io->api->name,
-                           io->thread_count + 1, count);
-    return 0;
 }
 
 /* Registering is what lets a drive write to the GPU's memory; reads go without it, but slower. */
@@ -422,12 +354,8 @@ static int open_kind(enum k3_gpu_kind kind, const struct k3_io_options *options,
                      struct k3_err *err)
 {
     const char *name = kind == K3_GPU_CUDA ? "cufile" : "hipfile";
-    const uint32_t depth = options->depth;
-    uint32_t count = options->thread_count ? options->thread_count : THREAD_COUNT;
     struct api *api;
     *out = NULL;
-    if (depth == 0 || depth > DEPTH_MAX)
-        return k3_fail(err, K3_EUSAGE, "io %s: depth %u is not in 1..%u", name, depth, DEPTH_MAX);
     if (options->region_count > K3_IO_REGION_COUNT_MAX)
         return k3_fail(err, K3_EUSAGE, "io %s: %u regions, %u at most", name, options->region_count,
                        K3_IO_REGION_COUNT_MAX);
@@ -437,24 +365,20 @@ static int open_kind(enum k3_gpu_kind kind, const struct k3_io_options *options,
     int rc = open_api(kind, &api, err);
     if (rc)
         return rc;
-    count = count > depth ? depth : count > THREAD_COUNT_MAX ? THREAD_COUNT_MAX : count;
     struct k3_io *io = calloc(1, sizeof *io);
     if (!io)
         return k3_fail_sys(err, ENOMEM, "io %s: cannot open", name);
-    pthread_mutex_init(&io->lock, NULL);
-    pthread_cond_init(&io->has_work, NULL);
     io->api = api;
     io->gpu = *options->gpu;
-    io->depth = depth;
-    io->jobs = calloc(depth, sizeof *io->jobs);
-    io->threads = calloc(count, sizeof *io->threads);
-    rc = k3_io_dones_init(&io->dones, name, depth, err);
-    if (!rc && (!io->jobs || !io->threads))
-        rc = k3_fail_sys(err, ENOMEM, "io %s: cannot open with depth %u", name, depth);
+    const struct k3_io_pool_options pool = {
+        .engine = api->name,
+        .depth = options->depth,
+        .thread_count = options->thread_count ? options->thread_count : THREAD_COUNT,
+        .read = read_some,
+        .context = io};
+    rc = k3_io_pool_open(&io->pool, &pool, err);
     if (!rc)
         rc = start(io, options, err);
-    if (!rc)
-        rc = start_threads(io, count, err);
     if (rc)
         gpufile_close(io);
     else
@@ -534,19 +458,17 @@ static int gpufile_submit(struct k3_io *io, const struct k3_io_read *reads, uint
 {
     /* The whole read at once: what is not aligned is the library's to bring. */
     static const struct k3_io_file whole = {.fd = -1, .direct_fd = -1, .align = 1};
-    int rc = k3_io_dones_admit(&io->dones, &io->files, reads, count, err);
+    int rc = k3_io_dones_admit(&io->pool.dones, &io->files, reads, count, err);
     if (rc)
         return rc;
-    pthread_mutex_lock(&io->lock);
+    k3_io_pool_begin(&io->pool);
     for (uint32_t i = 0; i < count; i++) {
-        struct job *job = &io->jobs[(io->job_begin + io->job_count) % io->depth];
+        struct k3_io_job *job = k3_io_pool_next(&io->pool);
         k3_io_way_begin(&job->way, &reads[i], &whole);
         job->file = io->handles[reads[i].file];
         job->base = base_of(io, &reads[i]);
-        io->job_count++;
-        pthread_cond_signal(&io->has_work);
     }
-    pthread_mutex_unlock(&io->lock);
+    k3_io_pool_end(&io->pool);
     return 0;
 }
 
@@ -554,7 +476,7 @@ static int gpufile_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max,
                         struct k3_err *err)
 {
     (void)err;
-    k3_io_dones_take(&io->dones, done, max, count);
+    k3_io_dones_take(&io->pool.dones, done, max, count);
     return 0;
 }
 

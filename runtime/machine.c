@@ -261,6 +261,17 @@ static void find_mount(int fd, dev_t device, struct k3_machine_mount *mount)
     fclose(file);
 }
 
+bool k3_machine_is_in_memory(int fd)
+{
+    struct statfs about;
+    struct k3_machine_mount mount;
+    memset(&mount, 0, sizeof mount);
+    if (fstatfs(fd, &about))
+        return false;
+    judge_type(&mount, (uint64_t)about.f_type & UINT32_MAX);
+    return mount.is_in_memory;
+}
+
 bool k3_machine_mount(int fd, struct k3_machine_mount *mount)
 {
     struct stat stat, source;

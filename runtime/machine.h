@@ -30,6 +30,8 @@ struct k3_machine_mount {
 };
 /* The file system of an open file or directory; false (errno) where the kernel does not tell. */
 bool k3_machine_mount(int fd, struct k3_machine_mount *mount);
+/* Does the file lie in a file system that is memory (tmpfs, ramfs)?  One call, no parsing. */
+bool k3_machine_is_in_memory(int fd);
 
 struct k3_machine_drive {
     char name[64];      /* "nvme0n1" */

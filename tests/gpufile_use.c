@@ -61,6 +61,13 @@ void set_fault(enum fake_cufile_fault fault, uint64_t first, uint64_t count, int
     atomic_store(&fake->registered_count, 0);
 }
 
+void begin_faultless(void)
+{
+    set_fault(FAKE_CUFILE_NONE, 0, 0, 0);
+    if (fake)
+        fake->mode = FAKE_CUFILE_COMPAT;
+}
+
 void assert_files_closed(void)
 {
     if (!fake)

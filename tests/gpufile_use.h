@@ -21,6 +21,8 @@ bool has_engine(void);
 bool find_fake(void);
 /* From here on this fault; counts from 0 again.  Nothing for a real library. */
 void set_fault(enum fake_cufile_fault fault, uint64_t first, uint64_t count, int code);
+/* No fault, and a library that brings the bytes through host memory. */
+void begin_faultless(void);
 /* All that was registered is given back, and the library's driver closed in good order. */
 void assert_files_closed(void);
 /* By the device under test. */

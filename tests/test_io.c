@@ -12,6 +12,7 @@
 
 #include "fault_io.h"
 #include "io_direct.h"
+#include "io_files.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,8 +34,7 @@
 
 #define ALIGN 4096u
 
-static int fds[FILE_COUNT];
-static char paths[FILE_COUNT][256];
+static struct io_files files;
 static const struct k3_io_ops *ops;    /* the engine under test */
 static bool is_direct;                 /* it was asked to read past the page cache */
 static bool is_past;                   /* it does */
@@ -81,38 +81,6 @@ unsigned io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **cq
     return count;
 }
 
-static uint8_t content(uint32_t file, uint64_t offset)
-{
-    uint64_t x = (offset / 8 + 1) * 0x9e3779b97f4a7c15u + file;
-    return (uint8_t)(x >> (8 * (offset % 8)));
-}
-
-static int make_files(void)
-{
-    const char *place = getenv("TMPDIR");
-    for (uint32_t f = 0; f < FILE_COUNT; f++) {
-        uint8_t *data = malloc(FILE_BYTES);
-        if (!data)
-            return 1;
-        for (uint64_t i = 0; i < FILE_BYTES; i++)
-            data[i] = content(f, i);
-        snprintf(paths[f], sizeof paths[f], "%s/k3-io-XXXXXX", place ? place : "/tmp");
-        fds[f] = mkstemp(paths[f]);
-        if (fds[f] < 0 || write(fds[f], data, FILE_BYTES) != (ssize_t)FILE_BYTES || fsync(fds[f]))
-            return 1;
-        free(data);
-    }
-    return 0;
-}
-
-static void remove_files(void)
-{
-    for (uint32_t f = 0; f < FILE_COUNT; f++) {
-        close(fds[f]);
-        unlink(paths[f]);
-    }
-}
-
 static struct k3_io *open_engine(uint32_t depth, uint32_t threads)
 {
     struct k3_io *io;
@@ -127,43 +95,24 @@ static struct k3_io *open_engine(uint32_t depth, uint32_t threads)
     assert_int_equal(ops->open(&options, &io, &err), 0);
     for (uint32_t f = 0; f < FILE_COUNT; f++) {
         uint32_t file;
-        assert_int_equal(ops->add_file(io, fds[f], &file, &err), 0);
+        assert_int_equal(ops->add_file(io, files.fds[f], &file, &err), 0);
         assert_int_equal(file, f);
     }
     return io;
-}
-
-static size_t expect_bytes(const struct k3_io_read *read)
-{
-    if (read->offset >= FILE_BYTES)
-        return 0;
-    uint64_t left = FILE_BYTES - read->offset;
-    return left < read->bytes ? (size_t)left : read->bytes;
 }
 
 /* All bytes that arrived are those of the file, and not one behind the target was touched. */
 static void check_read(const struct k3_io_read *read, const struct k3_io_done *done)
 {
     const uint8_t *data = read->target;
-    size_t bytes = expect_bytes(read);
+    size_t bytes = io_files_expect(&files, read);
     assert_int_equal(done->sys_errno, 0);
     assert_int_equal(done->bytes, bytes);
-    for (size_t i = 0; i < bytes; i++)
-        if (data[i] != content(read->file, read->offset + i))
-            fail_msg("file %u, byte %zu of the read at %llu", read->file, i,
-                     (unsigned long long)read->offset);
+    io_files_compare(read, data, bytes);
     /* A direct read of the last block brings zeros behind the end, within what was asked for. */
     for (size_t i = bytes; i < read->bytes + 64; i++)
         if (data[i] != POISON && !(is_past && i < read->bytes && data[i] == 0))
             fail_msg("byte %zu behind the %zu that arrived was touched", i, bytes);
-}
-
-static uint32_t random_state;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (uint32_t)(((uint64_t)random_state * limit) >> 32);
 }
 
 /* Every other one is of whole blocks, as direct reads are. */
@@ -354,7 +303,7 @@ static void test_bad_file(void **state)
     if (is_past) {
         assert_int_equal(rc, K3_EUNSUPPORTED);
         assert_non_null(strstr(err.text, "O_DIRECT"));
-        assert_int_equal(ops->add_file(io, fds[1], &bad, NULL), 0);
+        assert_int_equal(ops->add_file(io, files.fds[1], &bad, NULL), 0);
         assert_int_equal(bad, FILE_COUNT);
     } else {
         assert_int_equal(rc, 0);
@@ -390,8 +339,8 @@ static void test_past_the_cache(void **state)
         return;
     uint8_t *memory = aligned_alloc(ALIGN, 2 * BYTES);
     assert_non_null(memory);
-    (void)posix_fadvise(fds[0], 0, 0, POSIX_FADV_DONTNEED);
-    if (cached_pages(fds[0])) { /* a file system that lives in memory */
+    (void)posix_fadvise(files.fds[0], 0, 0, POSIX_FADV_DONTNEED);
+    if (cached_pages(files.fds[0])) { /* a file system that lives in memory */
         free(memory);
         skip();
     }
@@ -416,10 +365,10 @@ static void test_past_the_cache(void **state)
         }
         ops->close(io);
         for (size_t i = 0; i < BYTES + bytes; i++)
-            if (memory[i] != content(0, i))
+            if (memory[i] != io_content(0, i))
                 fail_msg("byte %zu", i);
         assert_int_equal(memory[BYTES + bytes], POISON);
-        assert_int_equal(cached_pages(fds[0]), 0);
+        assert_int_equal(cached_pages(files.fds[0]), 0);
     }
     free(memory);
 }
@@ -481,7 +430,7 @@ static bool runs(const char *name, const struct k3_io_ops *engine, bool direct)
     k3_err_init(&err);
     int rc = engine->probe(NULL, &err);
     if (!rc && direct)
-        rc = k3_io_file_open(fds[0], true, &file, &err);
+        rc = k3_io_file_open(files.fds[0], true, &file, &err);
     if (rc) {
         printf("[ RUN      ] %s\n[  SKIPPED ] %s: %s\n", name, name, err.text);
         return false;
@@ -498,13 +447,13 @@ int main(void)
     const struct CMUnitTest direct[] = {SUITE(use_direct), SUITE(use_direct_late)};
     const struct CMUnitTest uring[] = {SUITE(use_uring), SUITE(use_uring_fault),
                                        SUITE(use_uring_late)};
-    if (make_files())
+    if (!io_files_make(&files, FILE_COUNT, FILE_BYTES))
         return 1;
     int failed = cmocka_run_group_tests(through, NULL, NULL);
     if (runs("pread past the page cache", &k3_io_pread, true))
         failed += cmocka_run_group_tests(direct, NULL, NULL);
     if (runs("uring", &k3_io_uring, true))
         failed += cmocka_run_group_tests(uring, NULL, NULL);
-    remove_files();
+    io_files_remove(&files);
     return failed;
 }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "gpufile_use.h"
+#include "io_files.h"
 #include "io_gpufile.h"
 #include "k3_load.h"
 
@@ -33,34 +34,10 @@
 
 static void *region;    /* REGION_BYTES on the device */
 static uint8_t *mirror; /* the same on the host */
-static int fds[FILE_COUNT];
-static char paths[FILE_COUNT][256];
+static struct io_files files;
 static struct k3_err err;
 
 /* ---- files and memory ---- */
-
-static uint8_t content(uint32_t file, uint64_t offset)
-{
-    uint64_t x = (offset / 8 + 1) * 0x9e3779b97f4a7c15u + file;
-    return (uint8_t)(x >> (8 * (offset % 8)));
-}
-
-static void make_files(void)
-{
-    const char *place = getenv("TMPDIR");
-    for (uint32_t f = 0; f < FILE_COUNT; f++) {
-        uint8_t *data = malloc(FILE_BYTES);
-        assert_non_null(data);
-        for (uint64_t i = 0; i < FILE_BYTES; i++)
-            data[i] = content(f, i);
-        snprintf(paths[f], sizeof paths[f], "%s/k3-io-XXXXXX", place ? place : "/tmp");
-        fds[f] = mkstemp(paths[f]);
-        assert_true(fds[f] >= 0);
-        assert_int_equal(write(fds[f], data, FILE_BYTES), FILE_BYTES);
-        assert_int_equal(fsync(fds[f]), 0);
-        free(data);
-    }
-}
 
 static void poison(void)
 {
@@ -85,7 +62,7 @@ static int open_all(void **state)
     assert_int_equal(ops->alloc(dev, REGION_BYTES, &region, NULL), 0);
     mirror = malloc(REGION_BYTES);
     assert_non_null(mirror);
-    make_files();
+    assert_true(io_files_make(&files, FILE_COUNT, FILE_BYTES));
     return 0;
 }
 
@@ -95,10 +72,7 @@ static int close_all(void **state)
     ops->release(dev, region, REGION_BYTES);
     ops->close(dev);
     free(mirror);
-    for (uint32_t f = 0; f < FILE_COUNT; f++) {
-        close(fds[f]);
-        unlink(paths[f]);
-    }
+    io_files_remove(&files);
     return 0;
 }
 
@@ -106,9 +80,7 @@ static int begin_test(void **state)
 {
     (void)state;
     k3_err_init(&err);
-    set_fault(FAKE_CUFILE_NONE, 0, 0, 0);
-    if (fake)
-        fake->mode = FAKE_CUFILE_COMPAT;
+    begin_faultless();
     return 0;
 }
 
@@ -137,42 +109,23 @@ static struct k3_io *engine(uint32_t depth)
     assert_int_equal(open_engine(depth, &io, NULL), 0);
     for (uint32_t f = 0; f < FILE_COUNT; f++) {
         uint32_t file;
-        assert_int_equal(io_ops->add_file(io, fds[f], &file, &err), 0);
+        assert_int_equal(io_ops->add_file(io, files.fds[f], &file, &err), 0);
         assert_int_equal(file, f);
     }
     return io;
-}
-
-static size_t expect_bytes(const struct k3_io_read *read)
-{
-    if (read->offset >= FILE_BYTES)
-        return 0;
-    uint64_t left = FILE_BYTES - read->offset;
-    return left < read->bytes ? (size_t)left : read->bytes;
 }
 
 /* All bytes that arrived are those of the file, and not one behind the target was touched. */
 static void check_read(const struct k3_io_read *read, const struct k3_io_done *done)
 {
     const uint8_t *data = mirror + ((char *)read->target - (char *)region);
-    size_t bytes = expect_bytes(read);
+    size_t bytes = io_files_expect(&files, read);
     assert_int_equal(done->sys_errno, 0);
     assert_int_equal(done->bytes, bytes);
-    for (size_t i = 0; i < bytes; i++)
-        if (data[i] != content(read->file, read->offset + i))
-            fail_msg("file %u, byte %zu of the read at %llu", read->file, i,
-                     (unsigned long long)read->offset);
+    io_files_compare(read, data, bytes);
     for (size_t i = bytes; i < SLOT_BYTES; i++)
         if (data[i] != POISON && (i >= read->bytes || data[i] != 0))
             fail_msg("byte %zu behind the %zu that arrived was touched", i, bytes);
-}
-
-static uint32_t random_state;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (uint32_t)(((uint64_t)random_state * limit) >> 32);
 }
 
 /* Every other one is of whole blocks, as direct reads are. */
@@ -377,11 +330,11 @@ static void test_bad_file(void **state)
     if (fake) {
         set_fault(FAKE_CUFILE_FILE, 0, 0, 5008);
         k3_err_init(&err);
-        assert_int_equal(io_ops->add_file(io, fds[1], &file, &err), K3_EUNSUPPORTED);
+        assert_int_equal(io_ops->add_file(io, files.fds[1], &file, &err), K3_EUNSUPPORTED);
         assert_non_null(strstr(err.text, "file system or drive of this file is not supported"));
         set_fault(FAKE_CUFILE_NONE, 0, 0, 0);
     }
-    assert_int_equal(io_ops->add_file(io, fds[1], &file, NULL), 0);
+    assert_int_equal(io_ops->add_file(io, files.fds[1], &file, NULL), 0);
     assert_int_equal(file, FILE_COUNT);
     random_state = 4;
     read_random(io, DEPTH);
@@ -439,7 +392,7 @@ static void test_not_registered(void **state)
     assert_int_equal(open_engine(DEPTH, &io, &note), 0);
     assert_non_null(strstr(note.text, "is not registered"));
     for (uint32_t f = 0; f < FILE_COUNT; f++)
-        assert_int_equal(io_ops->add_file(io, fds[f], &file, NULL), 0);
+        assert_int_equal(io_ops->add_file(io, files.fds[f], &file, NULL), 0);
     random_state = 5;
     read_random(io, DEPTH);
     assert_int_equal(atomic_load(&fake->registered_count), 0);

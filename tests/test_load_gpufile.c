@@ -95,9 +95,7 @@ static int begin_test(void **state)
     k3_err_init(&err);
     has_nvfs = false;
     clock_kind = CLOCK_REAL;
-    set_fault(FAKE_CUFILE_NONE, 0, 0, 0);
-    if (fake)
-        fake->mode = FAKE_CUFILE_COMPAT;
+    begin_faultless();
     return 0;
 }
 
