@@ -166,6 +166,43 @@ def check_modelopt(suite, tool, ckpt, where, policy):
         suite.group(f"modelopt: {policy}: names through {where_from}", asked, wrong)
 
 
+def expert_values(ckpt):
+    """Values of all experts, by the headers of the checkpoint: two in a byte of codes."""
+    count = 0
+    for name in os.listdir(ckpt):
+        if name.endswith(".safetensors"):
+            with open(os.path.join(ckpt, name), "rb") as f:
+                header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            count += sum(2 * row["shape"][0] * row["shape"][1] for tensor, row in header.items()
+                         if ".experts." in tensor and tensor.endswith("weight_packed"))
+    return count
+
+
+def check_report(suite, tool, ckpt, where):
+    """What a conversion says of its casts: role, values, exact or how far off."""
+    reports = {}
+    for policy, jobs in (("nvfp4", 1), ("nvfp4", 3), ("int4-g32", 2), ("verbatim", 2)):
+        out = os.path.join(where, f"report-{policy}-{jobs}")
+        done = tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quant", policy, "--jobs",
+                        str(jobs), "--json", "--quiet")
+        if not suite.check(done.code == 0, f"report of {policy}", done):
+            return
+        reports[policy, jobs] = json.loads(done.out)["casts"]
+    by_role = {cast["role"]: cast for cast in reports["nvfp4", 1]}
+    values = expert_values(ckpt)
+    experts, attention = by_role["experts"], by_role["attention"]
+    suite.check(values and experts["values"] == values and experts["lossless"] and
+                experts["max_abs_error"] == 0 and "sqnr_db" not in experts,
+                "nvfp4: all values of experts are said to be exact")
+    suite.check(not attention["lossless"] and 30 < attention["sqnr_db"] < 33,
+                "nvfp4: attention is said to be some 31.5 dB off")
+    suite.check(reports["nvfp4", 1] == reports["nvfp4", 3], "the report does not depend on --jobs")
+    int4 = reports["int4-g32", 2]
+    suite.check(len(int4) == 1 and int4[0]["values"] == values and not int4[0]["lossless"] and
+                18 < int4[0]["sqnr_db"] < 24, "int4-g32: experts are said to be some 21 dB off")
+    suite.check(reports["verbatim", 2] == [], "verbatim: nothing was cast")
+
+
 def check_refusals(suite, tool, ckpt, where):
     cases = [(["--quant", "fp4"], 2, "policies are"), (["--quant", "experts=fp4"], 2, "formats are"),
              (["--oow", "snap"], 2, "--quant"), (["--config", "modelopt"], 2, "--quant"),
@@ -204,6 +241,7 @@ def main():
                 own = os.path.join(where, f"m{number}")
                 os.mkdir(own)
                 check_modelopt(suite, tool, ckpt, own, policy)
+        check_report(suite, tool, ckpt, where)
         check_refusals(suite, tool, ckpt, where)
     return suite.finish()
 
