@@ -10,6 +10,7 @@
 #include "gpu_on_cpu.h"
 #include "num.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -143,7 +144,7 @@ static void check(const struct job *job)
 
 /* ---- values ---- */
 
-static uint16_t finite(uint32_t i)
+static uint16_t finite_code(uint32_t i)
 {
     return (uint16_t)(i < K3_BF16_INF ? i : i - K3_BF16_INF + 0x8000u);
 }
@@ -182,7 +183,7 @@ static void fill(enum fill how, uint64_t rows, uint64_t cols)
                 *to = weight_like(shift);
                 break;
             case FILL_ANY:
-                *to = finite(any % FINITE_COUNT);
+                *to = finite_code(any % FINITE_COUNT);
                 break;
             case FILL_TIES:
                 *to = k3_bf16_code((float)((int)(any % 97) - 48) * 0.125f *
@@ -273,11 +274,11 @@ static void all_codes(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < FINITE_COUNT; i++)
-        values[i] = finite(i);
+        values[i] = finite_code(i);
     for (size_t f = 0; f < FORMAT_COUNT; f++)
         all_variants(formats[f].to, FINITE_COUNT / 128 / 2, 256); /* 255 * 256 */
     for (uint32_t i = 0; i < FINITE_COUNT; i++)
-        values[i] = finite((uint32_t)((uint64_t)i * 40503u % FINITE_COUNT));
+        values[i] = finite_code((uint32_t)((uint64_t)i * 40503u % FINITE_COUNT));
     for (size_t f = 0; f < FORMAT_COUNT; f++)
         all_variants(formats[f].to, FINITE_COUNT / 256, 256);
 }
@@ -285,7 +286,7 @@ static void all_codes(void **state)
 /* A global that does not fit its matrix: values are clipped far away from what they become. */
 static void wrong_globals(void **state)
 {
-    static const float globals[] = {1,         0x1p-100f, 0x1p100f, 3e-39f, 0x1p-149f,
+    static const float globals[] = {1,         0x1p-100f, 0x1p100f, 3e-39f, 0x1p-125f,
                                     3.7e-12f, 1234.567f, 3e38f};
     static const enum k3_qfmt to[] = {K3_Q_NVFP4, K3_Q_FP8_TENSOR};
     (void)state;
@@ -423,44 +424,49 @@ static void mx_nan_scale(void **state)
 
 /* ---- what kernels count on ---- */
 
-/* What fractions of FP32 numbers the quotient of a BF16 number and a scale may come near to without
- * being equal: the two numbers half a unit beside where codes change. */
-struct nearest {
-    double distance; /* relative */
-    unsigned x, where;
-};
-
-/* x / scale against m: 128 fractions of x, all scales, by finding the scale that comes nearest. */
-static void look_near(uint64_t m, struct nearest *least)
+/* As `quotient` of cast.cu has it. */
+static float quick_quotient(float x, float scale)
 {
-    for (uint64_t x = 128; x < 256; x++)
-        for (unsigned shift = 40; shift < 43; shift++) {
-            uint64_t product = x << shift, scale = product / m;
-            for (uint64_t s = scale; s <= scale + 1; s++) {
-                if (s < 1u << 23 || s >= 1u << 24 || s * m == product)
-                    continue;
-                double d = s * m > product ? (double)(s * m - product) : (double)(product - s * m);
-                if (d / (double)product < least->distance)
-                    *least = (struct nearest){d / (double)product, (unsigned)x, (unsigned)(m >> 1)};
-            }
-        }
+    float inverse = 1 / scale, q = x * inverse;
+    return fmaf(fmaf(-q, scale, x), inverse, q);
 }
 
-/* The quick quotient is the rounded one but for an error below 2^-45 of it (its remainder is exact
- * and its inverse good to 2^-24), so it can be wrong only where the true quotient is that near to
- * half-way between two FP32 numbers.  Codes depend on that only beside the numbers of at most 9
- * bits where they change. */
-static void quotients_stay_away(void **state)
+/* x over the scales that come nearest to giving m / 2^24, m an odd number of 25 bits. */
+static uint64_t look_near(uint64_t m, uint64_t x)
 {
-    struct nearest least = {1, 0, 0};
-    (void)state;
-    for (uint64_t bits = 256; bits < 512; bits++) {
-        uint64_t m = bits << 16; /* a number of 9 bits among those of 25 */
-        look_near(m + 1, &least);
-        look_near(m - 1, &least);
+    uint64_t tried = 0;
+    for (unsigned shift = 40; shift < 43; shift++) {
+        uint64_t scale = (x << shift) / m;
+        for (uint64_t s = scale; s <= scale + 1; s++) {
+            if (s < 1u << 23 || s >= 1u << 24)
+                continue;
+            float a = (float)x, b = (float)s;
+            if (memcmp(&(float){a / b}, &(float){quick_quotient(a, b)}, sizeof a) != 0)
+                fail_msg("%a over %a", (double)a, (double)b);
+            tried++;
+        }
     }
-    print_message("nearest: 2^-45 is %a, found %a (x %u)\n", 0x1p-45, least.distance, least.x);
-    assert_true(least.distance > 0x1p-45);
+    return tried;
+}
+
+/* The quick quotient is the rounded one but for a relative error below 2^-46 before it is rounded
+ * (its remainder is exact, its inverse good to 2^-24).  Codes depend on the last bit only beside
+ * the numbers of at most 9 bits where they change: so it can be wrong only where the true quotient
+ * is next to one of the two half-way numbers around these.  For each x one or two scales come so
+ * near: all of them are tried. */
+static void quick_quotients(void **state)
+{
+    uint64_t tried = 0;
+    (void)state;
+    for (uint64_t x = 128; x < 256; x++) {
+        for (uint64_t bits = 256; bits < 512; bits++) {
+            tried += look_near((bits << 16) + 1, x);
+            tried += look_near((bits << 16) - 1, x);
+        }
+        /* A sixth is used as it is. */
+        assert_true((float)x / 6 == quick_quotient((float)x, 6));
+    }
+    assert_true(tried > 128 * 256 * 2);
 }
 
 int main(void)
@@ -470,7 +476,7 @@ int main(void)
         cmocka_unit_test(all_codes),           cmocka_unit_test(wrong_globals),
         cmocka_unit_test(not_finite),          cmocka_unit_test(mx_windows),
         cmocka_unit_test(mx_shapes),           cmocka_unit_test(mx_all_codes),
-        cmocka_unit_test(mx_nan_scale),        cmocka_unit_test(quotients_stay_away),
+        cmocka_unit_test(mx_nan_scale),        cmocka_unit_test(quick_quotients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
