@@ -94,8 +94,17 @@ struct k3_gpu_event {
     bool destroyed;
 };
 
+/* Kernels: 0 is that of unit_check.cu, then those of cast.cu. */
+#define FAKE_KERNELS (1 + K3_GPU_FUNCTION_COUNT_MAX)
+
+struct k3_gpu_function {
+    int kernel;
+};
+
+/* Any module has all kernels: what an image holds cannot be told from its bytes. */
 struct k3_gpu_module {
     struct k3_gpu_module *next;
+    struct k3_gpu_function functions[FAKE_KERNELS];
     int device;
 };
 

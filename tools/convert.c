@@ -296,6 +296,8 @@ static int open_worker(struct k3_convert *convert, struct k3_convert_worker *wor
         rc = k3_sha256_open(&worker->sha, err);
     if (!rc)
         rc = k3_tree_open(&worker->tree, err);
+    if (!rc && convert->gpu)
+        rc = k3_cast_lane_open(convert->gpu, &worker->lane, err);
     return rc ? rc : k3_writer_open(&worker->writer, err);
 }
 
@@ -304,16 +306,17 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
 {
     uint32_t jobs = options->jobs ? options->jobs : k3_cpu_count();
     uint64_t memory = options->memory_bytes ? options->memory_bytes : K3_CONVERT_MEMORY_BYTES;
-    if (memory < 2 * CHUNK_BYTES_MIN)
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "--memory %s: a worker needs two buffers of 512 KiB: give 1MiB or more",
-                       k3_size_text(memory).s);
+    const uint64_t lane_bytes = convert->gpu ? K3_CAST_LANE_BYTES : 0;
+    const uint64_t least = 2 * CHUNK_BYTES_MIN + lane_bytes;
+    if (memory < least)
+        return k3_fail(err, K3_EUNSUPPORTED, "--memory %s: a worker needs %u MiB: give %uMiB or more",
+                       k3_size_text(memory).s, (unsigned)(least >> 20), (unsigned)(least >> 20));
     if (jobs > convert->item_count)
         jobs = convert->item_count ? convert->item_count : 1;
-    if (jobs > memory / (2 * CHUNK_BYTES_MIN))
-        jobs = (uint32_t)(memory / (2 * CHUNK_BYTES_MIN));
+    if (jobs > memory / least)
+        jobs = (uint32_t)(memory / least);
     assert(jobs > 0); /* memory holds two buffers, and there is a core */
-    set_slots(convert, memory / jobs);
+    set_slots(convert, memory / jobs - lane_bytes);
     convert->workers = calloc(jobs, sizeof *convert->workers);
     if (!convert->workers)
         return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
@@ -337,7 +340,9 @@ static void close_workers(struct k3_convert *convert)
         k3_mem_free(convert->workers[w].packed, convert->chunk_bytes);
         k3_sha256_close(convert->workers[w].sha);
         k3_tree_close(convert->workers[w].tree);
+        k3_cast_lane_close(convert->workers[w].lane);
     }
+    k3_cast_gpu_close(convert->gpu);
     k3_survey_close(&convert->survey);
     free(convert->workers);
     free(convert->items);
@@ -474,6 +479,8 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
         rc = k3_check_budget(ckpt->plan, options->budget_bytes, err);
     if (!rc)
         rc = check_apart(ckpt, options, err);
+    if (!rc && options->gpu)
+        rc = k3_cast_gpu_open(options->gpu, &convert.gpu, err);
     if (!rc)
         rc = k3_job_open(options->outs, options->out_count, true, &job, err);
     if (!rc)
