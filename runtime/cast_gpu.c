@@ -1,16 +1,16 @@
 /* Purpose: rows of a matrix to a GPU, through a kernel of casts, and back.
  * Owns: the code on the GPU; of each lane a stream, events, pinned pieces and device memory.
- * Threads: a GPU is shared, a lane is used by one thread at a time; the thread keeps the GPU context
- * it had before.
- * Errors: those of the CPU's functions, asked when a row was marked bad; K3_EUNSUPPORTED,
- * K3_EDEVICE, K3_ENOMEM.
- * Invariants: no call returns before the GPU is done with its memory; a lane that failed is used no
- * more; a GPU casts for nobody before it cast the self-test as the CPU does. */
+ * Threads: a GPU is shared, a lane is used by one thread at a time; the thread keeps the GPU
+ * context it had before. Errors: those of the CPU's functions, asked when a row was marked bad;
+ * K3_EUNSUPPORTED, K3_EDEVICE, K3_ENOMEM. Invariants: no call returns before the GPU is done with
+ * its memory; a lane that failed is used no more; a GPU casts for nobody before it cast the
+ * self-test as the CPU does. */
 #include "cast_gpu.h"
 
 #include "bytes.h"
 #include "cast_call.h"
 #include "gpu_kernels.h"
+#include "num.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -154,7 +154,8 @@ static int fail_memory(const struct k3_cast_lane *lane, uint64_t bytes, struct k
     size_t free_bytes = 0, total_bytes = 0;
     (void)api_of(lane)->memory_info(&free_bytes, &total_bytes);
     return k3_fail(err, K3_EUNSUPPORTED,
-                   "device %s:%u: %" PRIu64 " bytes of its memory are needed for a cast, %zu of %zu "
+                   "device %s:%u: %" PRIu64
+                   " bytes of its memory are needed for a cast, %zu of %zu "
                    "are free: free some, use fewer --jobs, or cast on the CPU",
                    api_of(lane)->name, lane->owner->gpu.index, bytes, free_bytes, total_bytes);
 }
@@ -330,7 +331,8 @@ static int cast_entered(struct k3_cast_lane *lane, const struct k3_quant *quant,
         if (rows->scale)
             batch.rows.scale = (uint8_t *)rows->scale +
                                at / (all.group_rows ? all.group_rows : 1) * all.scale_row_bytes;
-        rc = k3_qfmt_geometry(quant->params.to, batch.rows.row_count, quant->cols, &batch.geom, err);
+        rc = k3_qfmt_geometry(quant->params.to, batch.rows.row_count, quant->cols, &batch.geom,
+                              err);
         if (!rc)
             rc = cast_batch(lane, &batch, from, quant, stats, is_refused, err);
     }
@@ -375,7 +377,8 @@ static int ask_cpu(struct k3_cast_lane *lane, const struct k3_quant *quant, enum
         return rc;
     lane->has_failed = true;
     return k3_fail(err, K3_EDEVICE,
-                   "device %s:%u: it refuses rows %" PRIu64 " to %" PRIu64 " of tensor %s, which the "
+                   "device %s:%u: it refuses rows %" PRIu64 " to %" PRIu64
+                   " of tensor %s, which the "
                    "CPU casts: GPU and CPU disagree; test this GPU, or cast on the CPU",
                    api_of(lane)->name, lane->owner->gpu.index, rows->row_first,
                    rows->row_first + rows->row_count - 1, quant->name);
@@ -493,8 +496,7 @@ static void fill_self_test(struct self_test *test)
         const uint32_t mixed = i * 2654435761u >> 13;
         const bool is_zero = i / TEST_COLS == 2 && i % TEST_COLS < TEST_COLS / 2;
         const uint32_t exponent = 118 + mixed % 9;
-        k3_store_le16(test->bf16 + 2 * (size_t)i,
-                      is_zero ? 0 : (uint16_t)((mixed & 0x807f) | exponent << 7));
+        k3_bf16_put(test->bf16, i, is_zero ? 0 : (uint16_t)((mixed & 0x807f) | exponent << 7));
         if (i % 2 == 0)
             test->codes[i / 2] = (uint8_t)(is_zero ? 0 : mixed >> 4);
         if (i % K3_MX_GROUP == 0)
@@ -529,9 +531,8 @@ static int self_test_cast(struct k3_cast_lane *lane, struct self_test *test, enu
                           enum k3_qfmt to, struct k3_err *err)
 {
     const bool is_mx = from == K3_Q_MXFP4;
-    struct k3_quant quant = {.name = "of the self-test",
-                             .params = k3_qparams_default(to),
-                             .cols = TEST_COLS};
+    struct k3_quant quant = {
+        .name = "of the self-test", .params = k3_qparams_default(to), .cols = TEST_COLS};
     struct k3_qstats stats[2];
     int rc = global_of(test, from, &quant, err);
     memset(test->weight, 0, sizeof test->weight);

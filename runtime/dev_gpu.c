@@ -340,8 +340,9 @@ static int verify_entered(struct k3_dev *dev, struct lane *lane, const struct k3
     if (batch->unit_count) {
         void *arguments[] = {&batch->asks_device, &batch->unit_count};
         unsigned group_count = (unsigned)k3_div_up(batch->unit_count, K3_GROUP_UNITS);
-        int code = dev->gpu.api->launch(dev->code.functions[0], group_count, 1, 1, K3_UNIT_CHECK_THREADS, 1, 1,
-                                        0, lane->stream, arguments, NULL);
+        int code = dev->gpu.api->launch(dev->code.functions[0], group_count, 1, 1,
+                                        K3_UNIT_CHECK_THREADS, 1, 1, 0, lane->stream, arguments,
+                                        NULL);
         rc = judge(dev, code, "a check", err);
     }
     if (!rc)

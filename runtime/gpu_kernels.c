@@ -11,26 +11,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The Makefile says where the files are; what it does not name is empty.  Sources are always there:
- * these are for analysers alone. */
-#ifdef K3_CHECK_FATBIN
-#define CHECK_CUDA ".incbin \"" K3_CHECK_FATBIN "\"\n"
-#define CAST_CUDA  ".incbin \"" K3_CAST_FATBIN "\"\n"
+/* The Makefile names the folders; no name: that compiler was not there.  Sources are always there:
+ * their folder here is for analysers alone. */
+#ifdef K3_CUDA_CODE
+#define CUDA_BYTES(name) ".incbin \"" K3_CUDA_CODE name ".fatbin\"\n"
 #else
-#define CHECK_CUDA ""
-#define CAST_CUDA  ""
+#define CUDA_BYTES(name) ""
 #endif
-#ifdef K3_CHECK_OBJECT
-#define CHECK_HIP ".incbin \"" K3_CHECK_OBJECT "\"\n"
-#define CAST_HIP  ".incbin \"" K3_CAST_OBJECT "\"\n"
+#ifdef K3_HIP_CODE
+#define HIP_BYTES(name) ".incbin \"" K3_HIP_CODE name ".hsaco\"\n"
 #else
-#define CHECK_HIP ""
-#define CAST_HIP  ""
+#define HIP_BYTES(name) ""
 #endif
-#ifndef K3_CHECK_SOURCE
-#define K3_CHECK_SOURCE "runtime/unit_check.cu"
-#define K3_CAST_SOURCE  "runtime/cast.cu"
+#ifndef K3_GPU_SOURCES
+#define K3_GPU_SOURCES "runtime/"
 #endif
+#define SOURCE_BYTES(file) ".incbin \"" K3_GPU_SOURCES file "\"\n"
 
 /* 64: an image of code is read in place by the drivers, which want it aligned. */
 #define EMBED(name, bytes)                                                                         \
@@ -44,13 +40,13 @@
     extern const char name##_begin[];                                                              \
     extern const char name##_end[]
 
-EMBED(k3_check_cuda, CHECK_CUDA);
-EMBED(k3_check_hip, CHECK_HIP);
-EMBED(k3_cast_cuda, CAST_CUDA);
-EMBED(k3_cast_hip, CAST_HIP);
-/* The byte behind it ends the string. */
-EMBED(k3_check_source, ".incbin \"" K3_CHECK_SOURCE "\"\n");
-EMBED(k3_cast_source, ".incbin \"" K3_CAST_SOURCE "\"\n");
+EMBED(k3_check_cuda, CUDA_BYTES("unit_check"));
+EMBED(k3_check_hip, HIP_BYTES("unit_check"));
+EMBED(k3_cast_cuda, CUDA_BYTES("cast"));
+EMBED(k3_cast_hip, HIP_BYTES("cast"));
+/* The byte behind a source ends the string. */
+EMBED(k3_check_source, SOURCE_BYTES("unit_check.cu"));
+EMBED(k3_cast_source, SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast.cu"));
 
 static const char *const check_names[] = {K3_UNIT_CHECK_NAME, NULL};
 
@@ -81,8 +77,7 @@ static int load_module(const struct k3_gpu *gpu, const struct program *program, 
     if (result != K3_GPU_SUCCESS) {
         code->module = NULL;
         return k3_fail(err, K3_EUNSUPPORTED, "device %s:%u: its code does not load: %s",
-                       gpu->api->name, gpu->index,
-                       k3_gpu_error_name(gpu->api, result));
+                       gpu->api->name, gpu->index, k3_gpu_error_name(gpu->api, result));
     }
     for (uint32_t f = 0; program->names[f] && !rc; f++) {
         char what[96];

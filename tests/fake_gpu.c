@@ -6,8 +6,6 @@
  * lists each call once, and gpu_api.c looks for each. */
 #include "fake_gpu.h"
 
-#include "cast_call.h"
-
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -561,6 +559,9 @@ CALL(cuLaunchKernel, hipModuleLaunchKernel, struct k3_gpu_function *function, SH
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared_bytes ||
         extra || !arguments || !arguments[0])
         return FAKE_INVALID_VALUE;
-    return kernel ? fake_launch_cast(device, stream, kernel - 1, grid_x, block_x, arguments)
-                  : launch_check(device, stream, grid_x, block_x, arguments);
+    if (kernel == 0)
+        return launch_check(device, stream, grid_x, block_x, arguments);
+    struct fake_cast cast = {.kernel = kernel - 1, .grid = grid_x, .block = block_x};
+    memcpy(&cast.ask, arguments[0], sizeof cast.ask);
+    return fake_launch_cast(device, stream, &cast);
 }

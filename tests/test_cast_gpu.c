@@ -36,8 +36,6 @@
 #define POISON       0xa5
 #define COUNT_OF(a)  (sizeof(a) / sizeof *(a))
 
-
-
 /* ---- a matrix and its casts ---- */
 
 struct matrix {
@@ -74,7 +72,8 @@ static void fill_bf16(struct matrix *m)
         if (i % 32 == 0)
             exponent = draw() % 16 ? 110 + draw() % 16 : 0;
         const uint32_t random = draw();
-        uint16_t value = (uint16_t)((random & 0x807f) | (exponent - exponent * (random >> 20 & 1) / 40) << 7);
+        uint16_t value = (uint16_t)((random & 0x807f) |
+                                    (exponent - exponent * (random >> 20 & 1) / 40) << 7);
         if (exponent == 0 && random >> 24 & 3)
             value &= 0x8000;
         k3_bf16_put(m->x, i, value);
@@ -130,9 +129,8 @@ static void set_global(struct matrix *m)
 static void make_matrix(struct matrix *m, enum k3_qfmt from, const struct k3_qparams *params,
                         uint64_t rows, uint64_t cols)
 {
-    *m = (struct matrix){.from = from,
-                         .quant = {.name = "a.matrix", .params = *params, .cols = cols},
-                         .rows = rows};
+    *m = (struct matrix){
+        .from = from, .quant = {.name = "a.matrix", .params = *params, .cols = cols}, .rows = rows};
     if (from == K3_Q_BF16)
         fill_bf16(m);
     else
@@ -227,9 +225,9 @@ static void compare(struct k3_cast_lane *lane, const struct matrix *m)
         fail_msg("%s to %s, [%lu, %lu], rule %d, convention %d, oow %d, pow2 %d: CPU %d %s, GPU %d "
                  "%s; weights %s, scales %s, statistics %s",
                  k3_qfmt_name(m->from), k3_qfmt_name(m->quant.params.to), (unsigned long)m->rows,
-                 (unsigned long)m->quant.cols, (int)m->quant.params.rule,
-                 (int)m->quant.params.conv, (int)m->quant.params.oow, m->quant.params.pow2_scales,
-                 cpu.rc, cpu.err.text, gpu.rc, gpu.err.text,
+                 (unsigned long)m->quant.cols, (int)m->quant.params.rule, (int)m->quant.params.conv,
+                 (int)m->quant.params.oow, m->quant.params.pow2_scales, cpu.rc, cpu.err.text,
+                 gpu.rc, gpu.err.text,
                  memcmp(cpu.weight, gpu.weight, cpu.weight_bytes) ? "differ" : "equal",
                  memcmp(cpu.scale, gpu.scale, cpu.scale_bytes) ? "differ" : "equal",
                  memcmp(&cpu.stats, &gpu.stats, sizeof cpu.stats) ? "differ" : "equal");
@@ -281,7 +279,8 @@ static void test_formats(void **state)
     struct k3_cast_lane *lane;
     must_open(&gpu, &lane);
     for (int n = 0; n < 2 * K3_QFMT_COUNT; n++) {
-        const enum k3_qfmt from = sources[n / K3_QFMT_COUNT], to = (enum k3_qfmt)(n % K3_QFMT_COUNT);
+        const enum k3_qfmt from = sources[n / K3_QFMT_COUNT],
+                           to = (enum k3_qfmt)(n % K3_QFMT_COUNT);
         if (k3_quant_route(from, to) <= K3_QROUTE_COPY)
             continue;
         struct k3_qparams params = k3_qparams_default(to);
@@ -374,7 +373,8 @@ static void test_bad_shapes(void **state)
     struct k3_cast_gpu *gpu;
     struct k3_cast_lane *lane;
     must_open(&gpu, &lane);
-    const struct k3_qrows rows = {.x = data, .x_scale = data, .row_count = 1, .weight = data, .scale = data};
+    const struct k3_qrows rows = {
+        .x = data, .x_scale = data, .row_count = 1, .weight = data, .scale = data};
     for (int mx = 0; mx < 2; mx++) {
         struct k3_qstats stats;
         struct k3_err errors[2];
@@ -421,9 +421,10 @@ static void *work_in_thread(void *argument)
     struct work *work = argument;
     struct k3_cast_lane *lane;
     struct output cpu, gpu;
-    struct matrix m = {.from = K3_Q_MXFP4,
-                       .quant = {.name = "a", .params = k3_qparams_default(K3_Q_INT4_G32), .cols = 512},
-                       .rows = 40};
+    struct matrix m = {
+        .from = K3_Q_MXFP4,
+        .quant = {.name = "a", .params = k3_qparams_default(K3_Q_INT4_G32), .cols = 512},
+        .rows = 40};
     m.x = calloc(40, 256);
     m.x_scale = malloc(40 * 16);
     memset(m.x_scale, 120, 40 * 16);
@@ -496,15 +497,15 @@ static const struct ignored {
     const char *name;
     bool leaves;
 } ignored_calls[] = {
-    {"cuMemFree_v2", true},           {"cuMemFreeHost", true},
-    {"cuStreamDestroy_v2", true},     {"cuEventDestroy_v2", true},
-    {"cuModuleUnload", true},         {"cuDevicePrimaryCtxRelease_v2", true},
-    {"cuCtxPushCurrent_v2", true},    {"cuCtxPopCurrent_v2", false},
-    {"cuStreamSynchronize", false},   {"hipFree", true},
-    {"hipHostFree", true},            {"hipStreamDestroy", true},
-    {"hipEventDestroy", true},        {"hipModuleUnload", true},
-    {"hipGetDevice", true},           {"hipSetDevice", true},
-    {"hipStreamSynchronize", false},  {"hipModuleLoadData", false}, /* code made ahead as well */
+    {"cuMemFree_v2", true},          {"cuMemFreeHost", true},
+    {"cuStreamDestroy_v2", true},    {"cuEventDestroy_v2", true},
+    {"cuModuleUnload", true},        {"cuDevicePrimaryCtxRelease_v2", true},
+    {"cuCtxPushCurrent_v2", true},   {"cuCtxPopCurrent_v2", false},
+    {"cuStreamSynchronize", false},  {"hipFree", true},
+    {"hipHostFree", true},           {"hipStreamDestroy", true},
+    {"hipEventDestroy", true},       {"hipModuleUnload", true},
+    {"hipGetDevice", true},          {"hipSetDevice", true},
+    {"hipStreamSynchronize", false}, {"hipModuleLoadData", false}, /* code made ahead as well */
     {"hipModuleGetFunction", false},
 };
 
@@ -605,9 +606,8 @@ static void test_self_test(void **state)
 static void test_later(void **state)
 {
     (void)state;
-    static const char *const faults[][2] = {{"no:1", "GPU and CPU disagree"},
-                                            {"idle:1", "device "},
-                                            {"break:1", "device "}};
+    static const char *const faults[][2] = {
+        {"no:1", "GPU and CPU disagree"}, {"idle:1", "device "}, {"break:1", "device "}};
     const struct k3_qparams params = k3_qparams_default(K3_Q_NVFP4);
     struct matrix m;
     make_matrix(&m, K3_Q_BF16, &params, 2, 64);
@@ -665,9 +665,10 @@ static void test_no_memory(void **state)
     must_open(&gpu, &lane);
     cast_on_gpu(lane, &m, &out);
     assert_int_equal(out.rc, K3_EUNSUPPORTED);
-    snprintf(text, sizeof text,
-             "device %s:0: 131072 bytes of its memory are needed for a cast, 30720 of 65536 are free",
-             ops->name);
+    snprintf(
+        text, sizeof text,
+        "device %s:0: 131072 bytes of its memory are needed for a cast, 30720 of 65536 are free",
+        ops->name);
     if (!strstr(out.err.text, text))
         fail_msg("%s", out.err.text);
     drop_output(&out);

@@ -177,8 +177,8 @@ static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
                        "--device %s: nothing is cast without --quant, so a GPU has nothing to do: "
                        "leave it out, or give a policy",
                        opts->device);
-    *place = (struct k3_cast_place){
-        .kind = devices.ops == &k3_dev_hip ? K3_GPU_HIP : K3_GPU_CUDA, .index = devices.indices[0]};
+    *place = (struct k3_cast_place){.kind = devices.ops == &k3_dev_hip ? K3_GPU_HIP : K3_GPU_CUDA,
+                                    .index = devices.indices[0]};
     return 0;
 }
 

@@ -309,7 +309,8 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
     const uint64_t lane_bytes = convert->gpu ? K3_CAST_LANE_BYTES : 0;
     const uint64_t least = 2 * CHUNK_BYTES_MIN + lane_bytes;
     if (memory < least)
-        return k3_fail(err, K3_EUNSUPPORTED, "--memory %s: a worker needs %u MiB: give %uMiB or more",
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--memory %s: a worker needs %u MiB: give %uMiB or more",
                        k3_size_text(memory).s, (unsigned)(least >> 20), (unsigned)(least >> 20));
     if (jobs > convert->item_count)
         jobs = convert->item_count ? convert->item_count : 1;

@@ -33,7 +33,7 @@ struct k3_caster {
     const struct k3_survey *survey;
     k3_cast_put_fn put;
     void *context;
-    struct k3_qstats *stats; /* by enum k3_role, added to */
+    struct k3_qstats *stats;   /* by enum k3_role, added to */
     struct k3_cast_lane *lane; /* of the GPU that casts; NULL: the CPU */
 
     /* the matrix that is coming */
