@@ -23,6 +23,8 @@
 /* Rows of one launch: enough for a GPU to be busy, bounded so that its memory is. */
 #define BATCH_BYTES ((uint64_t)64 << 20)
 #define BATCH_ROWS  128u /* and whole tiles of FP8 blocks */
+/* By way of BF16. */
+#define STEP_COUNT_MAX 2u
 /* Flag of both drivers: pinned for all contexts. */
 #define HOST_PORTABLE 1u
 
@@ -181,7 +183,19 @@ static int grow(struct k3_cast_lane *lane, int buffer, uint64_t bytes, struct k3
 
 /* ---- a batch of rows ---- */
 
-/* What is cast in one launch, or in two of which the second reads what the first wrote. */
+/* What one call casts. */
+struct cast {
+    const struct k3_quant *quant;
+    const struct k3_qrows *rows;
+    struct k3_qstats *stats;
+    struct k3_qgeom geom; /* of what the rows become */
+    uint64_t x_row_bytes, x_scale_row_bytes;
+    enum k3_qfmt from;
+    uint32_t step_count; /* launches of a batch */
+    bool is_refused;     /* the cast does not take them, says the GPU */
+};
+
+/* One launch; where there are two, the second reads what the first wrote. */
 struct step {
     enum k3_qfmt from;
     struct k3_quant quant;
@@ -189,10 +203,10 @@ struct step {
 };
 
 struct batch {
-    struct step steps[2];
-    uint32_t step_count;
     struct k3_qrows rows; /* of the host */
-    struct k3_qgeom geom; /* of what is made of them */
+    struct k3_qgeom geom;
+    struct step steps[STEP_COUNT_MAX];
+    struct k3_cast_result results[STEP_COUNT_MAX];
 };
 
 /* The first step out of MXFP4 where there are two. */
@@ -209,43 +223,38 @@ static void *on_device(const struct k3_cast_lane *lane, int buffer)
 }
 
 /* Memory for all that the batch reads and makes. */
-static int grow_all(struct k3_cast_lane *lane, const struct batch *batch, enum k3_qfmt from,
-                    uint64_t cols, struct k3_err *err)
+static int grow_all(struct k3_cast_lane *lane, const struct cast *cast, const struct batch *batch,
+                    struct k3_err *err)
 {
-    const uint64_t values = batch->rows.row_count * cols;
-    const bool is_mx = from == K3_Q_MXFP4;
-    int rc = grow(lane, X, is_mx ? values / 2 : values * 2, err);
-    if (!rc && is_mx)
-        rc = grow(lane, X_SCALE, values / K3_MX_GROUP, err);
-    if (!rc && batch->step_count == 2)
-        rc = grow(lane, BF16, values * 2, err);
+    const uint64_t rows = batch->rows.row_count;
+    int rc = grow(lane, X, rows * cast->x_row_bytes, err);
+    if (!rc)
+        rc = grow(lane, X_SCALE, rows * cast->x_scale_row_bytes, err);
+    if (!rc && cast->step_count > 1)
+        rc = grow(lane, BF16, rows * cast->quant->cols * 2, err);
     if (!rc)
         rc = grow(lane, WEIGHT, batch->geom.weight_bytes, err);
-    if (!rc && batch->geom.scale_bytes)
+    if (!rc)
         rc = grow(lane, SCALE, batch->geom.scale_bytes, err);
-    return rc ? rc : grow(lane, RESULTS, 2 * sizeof(struct k3_cast_result), err);
+    return rc ? rc : grow(lane, RESULTS, sizeof batch->results, err);
 }
 
-/* Device addresses of the steps. */
-static void set_steps(const struct k3_cast_lane *lane, struct batch *batch, enum k3_qfmt from,
-                      const struct k3_quant *quant)
+/* What the launches are asked, in addresses of the device. */
+static void set_steps(const struct k3_cast_lane *lane, const struct cast *cast, struct batch *batch)
 {
-    struct step *first = &batch->steps[0], *last = &batch->steps[batch->step_count - 1];
-    first->from = from;
-    first->quant = *quant;
-    first->rows = batch->rows;
-    first->rows.x = on_device(lane, X);
-    first->rows.x_scale = from == K3_Q_MXFP4 ? on_device(lane, X_SCALE) : NULL;
-    if (last != first) {
-        first->quant = to_bf16(quant);
+    struct step *first = &batch->steps[0], *last = &batch->steps[cast->step_count - 1];
+    *last = (struct step){.from = cast->from, .quant = *cast->quant, .rows = batch->rows};
+    if (first != last) {
+        *first = *last;
+        first->quant = to_bf16(cast->quant);
         first->rows.weight = on_device(lane, BF16);
         first->rows.scale = NULL;
         last->from = K3_Q_BF16;
-        last->quant = *quant;
-        last->rows = batch->rows;
         last->rows.x = on_device(lane, BF16);
         last->rows.x_scale = NULL;
     }
+    first->rows.x = on_device(lane, X);
+    first->rows.x_scale = cast->x_scale_row_bytes ? on_device(lane, X_SCALE) : NULL;
     last->rows.weight = on_device(lane, WEIGHT);
     last->rows.scale = batch->geom.scale_bytes ? on_device(lane, SCALE) : NULL;
 }
@@ -266,39 +275,43 @@ static int launch(struct k3_cast_lane *lane, const struct step *step, uint32_t n
     return judge(lane, code, call.kernel, err);
 }
 
-/* Rows there, cast, and back.  *is_refused: the cast does not take them, says the GPU. */
-static int cast_batch(struct k3_cast_lane *lane, struct batch *batch, enum k3_qfmt from,
-                      const struct k3_quant *quant, struct k3_qstats *stats, bool *is_refused,
-                      struct k3_err *err)
+/* What the GPU said of each step; the statistics are those of the last. */
+static void take_results(struct cast *cast, const struct batch *batch)
 {
-    const uint64_t values = batch->rows.row_count * quant->cols;
-    const bool is_mx = from == K3_Q_MXFP4;
-    struct k3_cast_result results[2] = {{.refused = 0}};
-    const uint64_t result_bytes = batch->step_count * sizeof *results;
-    int rc = grow_all(lane, batch, from, quant->cols, err);
-    if (rc)
-        return rc;
-    set_steps(lane, batch, from, quant);
-    rc = put(lane, X, batch->rows.x, is_mx ? values / 2 : values * 2, err);
-    if (!rc && is_mx)
-        rc = put(lane, X_SCALE, batch->rows.x_scale, values / K3_MX_GROUP, err);
-    if (!rc)
-        rc = put(lane, RESULTS, results, result_bytes, err);
-    for (uint32_t s = 0; s < batch->step_count && !rc; s++)
-        rc = launch(lane, &batch->steps[s], s, err);
-    if (!rc)
-        rc = get(lane, results, RESULTS, result_bytes, err);
-    if (!rc)
-        rc = get(lane, batch->rows.weight, WEIGHT, batch->geom.weight_bytes, err);
-    if (!rc && batch->geom.scale_bytes)
-        rc = get(lane, batch->rows.scale, SCALE, batch->geom.scale_bytes, err);
-    for (uint32_t s = 0; s < batch->step_count && !rc && !*is_refused; s++) {
+    for (uint32_t s = 0; s < cast->step_count && !cast->is_refused; s++) {
         const struct step *step = &batch->steps[s];
         struct k3_qstats ignored;
         k3_qstats_init(&ignored);
-        *is_refused = !k3_cast_call_take(step->from, &step->quant, &step->rows, &results[s],
-                                         s + 1 < batch->step_count ? &ignored : stats);
+        cast->is_refused = !k3_cast_call_take(step->from, &step->quant, &step->rows,
+                                              &batch->results[s],
+                                              s + 1 < cast->step_count ? &ignored : cast->stats);
     }
+}
+
+/* Rows there, cast, and back. */
+static int cast_batch(struct k3_cast_lane *lane, struct cast *cast, struct batch *batch,
+                      struct k3_err *err)
+{
+    const uint64_t rows = batch->rows.row_count;
+    int rc = grow_all(lane, cast, batch, err);
+    if (rc)
+        return rc;
+    set_steps(lane, cast, batch);
+    rc = put(lane, X, batch->rows.x, rows * cast->x_row_bytes, err);
+    if (!rc)
+        rc = put(lane, X_SCALE, batch->rows.x_scale, rows * cast->x_scale_row_bytes, err);
+    if (!rc)
+        rc = put(lane, RESULTS, batch->results, sizeof batch->results, err);
+    for (uint32_t s = 0; s < cast->step_count && !rc; s++)
+        rc = launch(lane, &batch->steps[s], s, err);
+    if (!rc)
+        rc = get(lane, batch->results, RESULTS, sizeof batch->results, err);
+    if (!rc)
+        rc = get(lane, batch->rows.weight, WEIGHT, batch->geom.weight_bytes, err);
+    if (!rc)
+        rc = get(lane, batch->rows.scale, SCALE, batch->geom.scale_bytes, err);
+    if (!rc)
+        take_results(cast, batch);
     return rc;
 }
 
@@ -309,32 +322,28 @@ static uint64_t batch_rows(const struct k3_cast_lane *lane, uint64_t row_bytes)
     return rows ? rows : BATCH_ROWS;
 }
 
-static int cast_entered(struct k3_cast_lane *lane, const struct k3_quant *quant, enum k3_qfmt from,
-                        const struct k3_qrows *rows, struct k3_qstats *stats, bool *is_refused,
-                        struct k3_err *err)
+static int cast_entered(struct k3_cast_lane *lane, struct cast *cast, struct k3_err *err)
 {
-    const bool is_mx = from == K3_Q_MXFP4;
-    const uint64_t row_bytes = is_mx ? quant->cols / 2 : quant->cols * 2;
-    const uint64_t step = batch_rows(lane, row_bytes);
-    struct k3_qgeom all;
-    int rc = k3_qfmt_geometry(quant->params.to, rows->row_count, quant->cols, &all, err);
-    for (uint64_t at = 0; at < rows->row_count && !rc && !*is_refused; at += step) {
+    const struct k3_qrows *rows = cast->rows;
+    const uint64_t step = batch_rows(lane, cast->x_row_bytes);
+    const uint64_t scale_rows = cast->geom.group_rows ? cast->geom.group_rows : 1;
+    int rc = 0;
+    for (uint64_t at = 0; at < rows->row_count && !rc && !cast->is_refused; at += step) {
         const uint64_t left = rows->row_count - at;
         struct batch batch = {.rows = *rows};
-        batch.step_count = k3_quant_route(from, quant->params.to) == K3_QROUTE_VIA_BF16 ? 2 : 1;
         batch.rows.row_first += at;
         batch.rows.row_count = left < step ? left : step;
-        batch.rows.x = (const uint8_t *)rows->x + at * row_bytes;
-        if (is_mx)
-            batch.rows.x_scale = (const uint8_t *)rows->x_scale + at * (quant->cols / K3_MX_GROUP);
-        batch.rows.weight = (uint8_t *)rows->weight + at * all.weight_row_bytes;
+        batch.rows.x = (const uint8_t *)rows->x + at * cast->x_row_bytes;
+        if (rows->x_scale)
+            batch.rows.x_scale = (const uint8_t *)rows->x_scale + at * cast->x_scale_row_bytes;
+        batch.rows.weight = (uint8_t *)rows->weight + at * cast->geom.weight_row_bytes;
         if (rows->scale)
             batch.rows.scale = (uint8_t *)rows->scale +
-                               at / (all.group_rows ? all.group_rows : 1) * all.scale_row_bytes;
-        rc = k3_qfmt_geometry(quant->params.to, batch.rows.row_count, quant->cols, &batch.geom,
-                              err);
+                               at / scale_rows * cast->geom.scale_row_bytes;
+        rc = k3_qfmt_geometry(cast->quant->params.to, batch.rows.row_count, cast->quant->cols,
+                              &batch.geom, err);
         if (!rc)
-            rc = cast_batch(lane, &batch, from, quant, stats, is_refused, err);
+            rc = cast_batch(lane, cast, &batch, err);
     }
     return rc;
 }
@@ -384,30 +393,44 @@ static int ask_cpu(struct k3_cast_lane *lane, const struct k3_quant *quant, enum
                    rows->row_first + rows->row_count - 1, quant->name);
 }
 
+/* Sizes, refused in the CPU's words. */
+static int begin_cast(struct cast *cast, struct k3_err *err)
+{
+    const uint64_t cols = cast->quant->cols;
+    const enum k3_qroute route = k3_quant_route(cast->from, cast->quant->params.to);
+    const bool is_mx = cast->from == K3_Q_MXFP4;
+    assert(route > K3_QROUTE_COPY);
+    cast->x_row_bytes = is_mx ? cols / 2 : cols * 2;
+    cast->x_scale_row_bytes = is_mx ? cols / K3_MX_GROUP : 0;
+    cast->step_count = route == K3_QROUTE_VIA_BF16 ? 2 : 1;
+    int rc = is_mx ? k3_qfmt_geometry(K3_Q_MXFP4, 1, cols, &cast->geom, err) : 0;
+    return rc ? rc
+              : k3_qfmt_geometry(cast->quant->params.to, cast->rows->row_count, cols, &cast->geom,
+                                 err);
+}
+
 int k3_cast_gpu_rows(struct k3_cast_lane *lane, const struct k3_quant *quant, enum k3_qfmt from,
                      const struct k3_qrows *rows, struct k3_qstats *stats, struct k3_err *err)
 {
-    struct k3_qgeom geom;
-    bool is_refused = false;
+    struct cast cast = {.quant = quant, .rows = rows, .stats = stats, .from = from};
     int saved;
-    assert(k3_quant_route(from, quant->params.to) > K3_QROUTE_COPY);
     if (rows->row_count == 0)
         return 0;
     if (lane->has_failed)
         return k3_fail(err, K3_EDEVICE, "device %s:%u: a cast on it has failed before",
                        api_of(lane)->name, lane->owner->gpu.index);
-    int rc = k3_qfmt_geometry(from, rows->row_count, quant->cols, &geom, err);
+    int rc = begin_cast(&cast, err);
     if (!rc)
         rc = k3_gpu_enter(&lane->owner->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = cast_entered(lane, quant, from, rows, stats, &is_refused, err);
+    rc = cast_entered(lane, &cast, err);
     if (rc) { /* what still runs must not outlive the call */
         (void)api_of(lane)->stream_synchronize(lane->stream);
         lane->has_failed = true;
     }
     k3_gpu_leave(&lane->owner->gpu, saved);
-    return is_refused ? ask_cpu(lane, quant, from, rows, err) : rc;
+    return cast.is_refused ? ask_cpu(lane, quant, from, rows, err) : rc;
 }
 
 /* ---- lanes ---- */

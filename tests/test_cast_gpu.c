@@ -374,7 +374,7 @@ static void test_bad_shapes(void **state)
     struct k3_cast_lane *lane;
     must_open(&gpu, &lane);
     const struct k3_qrows rows = {
-        .x = data, .x_scale = data, .row_count = 1, .weight = data, .scale = data};
+        .x = data, .x_scale = data, .row_count = 2, .weight = data, .scale = data};
     for (int mx = 0; mx < 2; mx++) {
         struct k3_qstats stats;
         struct k3_err errors[2];

@@ -33,8 +33,8 @@ refused() { # CODE TEXT ARGUMENT...
     rm -rf no
 }
 
-policies='nvfp4 fp8-block mxfp8 int4-g32 bf16'
-for policy in $policies experts=int8-g32,head=fp8-channel,attention=mxfp4; do
+policies='nvfp4 fp8-block experts=mxfp8 int4-g32 bf16'
+for policy in $policies experts=int8-g32,head=fp8-channel; do
     convert "cpu-$policy" --quant "$policy" --json && mv out "casts-$policy"
     ok $? "$policy: on the CPU"
 done
@@ -45,7 +45,7 @@ for kind in cuda hip; do
 done
 casts_of() { "${PYTHON:-python3}" -c 'import json,sys; print(json.load(open(sys.argv[1]))["casts"])' "$1"; }
 for kind in $kinds; do
-    for policy in $policies experts=int8-g32,head=fp8-channel,attention=mxfp4; do
+    for policy in $policies experts=int8-g32,head=fp8-channel; do
         for jobs in 1 3; do
             convert gpu --quant "$policy" --device "$kind:1" --jobs $jobs --json &&
                 same gpu "cpu-$policy" && [ "$(casts_of out)" = "$(casts_of "casts-$policy")" ]
