@@ -3,7 +3,7 @@
  * that tests run this very file on a CPU (tests/gpu_on_cpu.h).
  *
  * Every byte and every sum is that of formats/quant_bf16.c and cast_mxfp4.c.  No multiplication and
- * addition may be fused but where __fmaf_rn or __fma_rn says so: nvcc is given -fmad=false.
+ * addition may be fused but where __fmaf_rn or __fma_rn says so.
  *
  * Out of BF16 two threads work on a row.  One has the first eight of every sixteen values, the other
  * the last eight: so each keeps eight of the sixteen sums, adds to them in the order of columns, and
@@ -14,8 +14,16 @@
 #include "cast_ask.h"
 #endif
 
+/* Products that something is added to: nvcc fuses the two unless they are written so. */
 #ifdef __clang__
 #pragma clang fp contract(off)
+#endif
+#ifdef __CUDA_ARCH__
+#define PRODUCT(a, b)        __fmul_rn(a, b)
+#define PRODUCT_DOUBLE(a, b) __dmul_rn(a, b)
+#else
+#define PRODUCT(a, b)        ((a) * (b))
+#define PRODUCT_DOUBLE(a, b) ((a) * (b))
 #endif
 
 typedef unsigned int u32;
@@ -277,7 +285,7 @@ APART void eight_slowly(int kind, const u32 *x, float scale, struct sums *sums, 
         u32 code;
         float value = float_of(bits_at(x, i));
         double d = (double)value - (double)slow_value(kind, value, scale, &code);
-        double square = d * d;
+        double square = PRODUCT_DOUBLE(d, d);
         sums->x2[i] += (double)value * (double)value;
         sums->err2[i] += square;
         sums->most_slow = fmax(sums->most_slow, fabs(d));
@@ -304,7 +312,7 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
         if (kind == E4M3_BF16)
             q = float_of(bf16_rounded(bits_of(q)));
         code = IS_INT(kind) ? round_int(kind, q, &value) : round_float(kind, q, &value);
-        float d = a - value * by.scale;
+        float d = a - PRODUCT(value, by.scale);
         sums->x2[i] = __fma_rn((double)a, (double)a, sums->x2[i]);
         sums->err2[i] = __fma_rn((double)d, (double)d, sums->err2[i]);
         sums->most = fmaxf(sums->most, fabsf(d));
@@ -481,9 +489,11 @@ INLINE void begin_result(struct k3_cast_result *shared)
 
 #define MAX_WORD (2 * K3_CAST_LIMB_COUNT)
 
-INLINE void end_result(const struct k3_cast_ask *ask, const struct k3_cast_result *shared)
+INLINE void end_result(const struct k3_cast_ask *ask, struct k3_cast_result *shared)
 {
     u64 *to = (u64 *)ask->result;
+    if (threadIdx.x == 0)
+        shared->done_groups = 1;
     __syncthreads();
     for (u32 i = threadIdx.x; i < RESULT_WORDS; i += blockDim.x) {
         u64 found = ((const u64 *)shared)[i];
@@ -714,7 +724,7 @@ INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
         for (int c = 0; c < 2; c++) {
             float value = float_of(bits_at(x[c], i));
             double d = (double)value - (double)slow_value(kind, value, scale, &code);
-            double square = d * d;
+            double square = PRODUCT_DOUBLE(d, d);
             lane[i] += square;
         }
     }

@@ -32,7 +32,7 @@ struct k3_cast_ask {
 #define K3_CAST_LIMB_BITS  32
 #define K3_CAST_UNIT       (-320) /* exponent of bit 0 of limb 0, as in struct k3_qsum */
 
-/* What a launch, or several one behind the other, did. */
+/* What a launch did. */
 struct k3_cast_result {
     k3_u64 x2[K3_CAST_LIMB_COUNT], err2[K3_CAST_LIMB_COUNT];
     k3_u64 max_abs_error; /* its FP64 bits */
@@ -40,7 +40,8 @@ struct k3_cast_result {
     k3_u64 zero_groups;
     k3_u64 breach_groups;
     k3_u64 refused; /* values or groups that the cast does not take; output is then undefined */
-    k3_u64 reserved[3];
+    k3_u64 done_groups; /* groups of threads that came to their end */
+    k3_u64 reserved[2];
 };
 
 #endif

@@ -114,9 +114,9 @@ static uint64_t spread(uint64_t piece_count, uint64_t piece_groups)
     return grid > most ? grid : most;
 }
 
-static void set_shape(struct k3_cast_call *call, enum kernel kernel)
+static void set_shape(struct k3_cast_call *call, enum kernel kernel, uint64_t rows, uint64_t cols)
 {
-    uint64_t rows = call->ask.row_count, cols = call->ask.cols, grid;
+    uint64_t grid;
     switch (kernel) {
     case FP8_BLOCK:
         grid = k3_div_up(rows, STRIPE_ROWS);
@@ -166,7 +166,7 @@ void k3_cast_call_make(enum k3_qfmt from, const struct k3_quant *quant, const st
         .is_pow2 = params->pow2_scales,
         .global = quant->global,
     };
-    set_shape(out, kernel);
+    set_shape(out, kernel, rows->row_count, quant->cols);
 }
 
 /* Groups that the CPU's functions count for these rows. */
@@ -194,7 +194,9 @@ bool k3_cast_call_take(enum k3_qfmt from, const struct k3_quant *quant, const st
                        const struct k3_cast_result *result, struct k3_qstats *stats)
 {
     double most;
-    if (result->refused)
+    struct k3_cast_call call;
+    set_shape(&call, kernel_of(from, &quant->params), rows->row_count, quant->cols);
+    if (result->refused || result->done_groups != call.grid)
         return false;
     memcpy(&most, &result->max_abs_error, sizeof most);
     add_sum(&stats->x2, result->x2);

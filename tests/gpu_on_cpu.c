@@ -6,6 +6,8 @@
  * come to a meeting, all have. */
 #include "gpu_on_cpu.h"
 
+#include "cast_call.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -300,4 +302,9 @@ gpu_kernel *gpu_on_cpu_find(const char *name)
         if (!strcmp(all[i].name, name))
             return all[i].kernel;
     return NULL;
+}
+
+void gpu_on_cpu_cast(unsigned kernel, unsigned grid, unsigned block, const struct k3_cast_ask *ask)
+{
+    gpu_on_cpu_run(gpu_on_cpu_find(k3_cast_kernels[kernel]), grid, block, ask);
 }

@@ -18,4 +18,7 @@ gpu_kernel *gpu_on_cpu_find(const char *name);
 void gpu_on_cpu_run(gpu_kernel *kernel, unsigned grid, unsigned block,
                     const struct k3_cast_ask *ask);
 
+/* The same for number `kernel` of k3_cast_kernels. */
+void gpu_on_cpu_cast(unsigned kernel, unsigned grid, unsigned block, const struct k3_cast_ask *ask);
+
 #endif

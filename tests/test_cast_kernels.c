@@ -87,6 +87,7 @@ static bool by_kernel(const struct job *job)
     k3_cast_call_make(job->from, &job->quant, &rows, (uintptr_t)&result, &call);
     gpu_kernel *kernel = gpu_on_cpu_find(call.kernel);
     assert_non_null(kernel);
+    assert_false(k3_cast_call_take(job->from, &job->quant, &rows, &result, &found.stats));
     gpu_on_cpu_run(kernel, call.grid, call.block, &call.ask);
     return k3_cast_call_take(job->from, &job->quant, &rows, &result, &found.stats);
 }
