@@ -48,7 +48,8 @@ int fake_run_cast(const struct fake_cast *cast, enum fake_fault_kind fault)
     int code = borrow_all(&ask, regions);
     if (!code && fault != FAULT_IDLE) {
         struct k3_cast_result *result = (struct k3_cast_result *)(uintptr_t)ask.result;
-        gpu_on_cpu_cast(cast->kernel, cast->grid, cast->block, &ask);
+        gpu_on_cpu_run(gpu_on_cpu_find(k3_cast_kernels[cast->kernel]), cast->grid, cast->block,
+                       &ask);
         if (fault == FAULT_OTHER)
             *(char *)(uintptr_t)ask.weight ^= 1;
         if (fault == FAULT_NO)
