@@ -118,33 +118,37 @@ help:
 # ---- GPU code, where its compilers are; a build without them says so when it is asked ----
 NVCC      ?= $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc))
 HIPCC     ?= $(shell command -v hipcc)
-GPU_SRC   := runtime/unit_check.cu
-CUDA_FATBIN := $(if $(NVCC),$(BUILD)/gpu/unit_check.fatbin)
-HIP_OBJECT  := $(if $(HIPCC),$(BUILD)/gpu/unit_check.hsaco)
+GPU_SRC   := runtime/unit_check.cu runtime/cast.cu
+# In front of cast.cu, whoever compiles it: hipRTC has no headers.
+GPU_ASK   := runtime/cast_ask.h
+CUDA_FATBIN := $(if $(NVCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.fatbin,$(GPU_SRC)))
+HIP_OBJECT  := $(if $(HIPCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.hsaco,$(GPU_SRC)))
 CUDA_WANTED := 80 90 100 103 120
 HIP_WANTED  := gfx90a gfx942 gfx950
+HIP_FLAGS   := -x hip -include hip/hip_runtime.h -include $(GPU_ASK) -O3
 
 # Each architecture of the list that this compiler knows, and PTX of the newest for later ones.
-$(BUILD)/gpu/unit_check.fatbin: $(GPU_SRC)
+$(BUILD)/gpu/%.fatbin: runtime/%.cu $(GPU_ASK)
 	$(say) NVCC $@
 	@mkdir -p $(@D)
 	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
 	    case "$$known" in *sm_$$n*) flags="$$flags -gencode arch=compute_$$n,code=sm_$$n"; last=$$n;; esac; done; \
-	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
+	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last \
+	    -include $(GPU_ASK) -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
-$(BUILD)/gpu/unit_check.hsaco: $(GPU_SRC)
+$(BUILD)/gpu/%.hsaco: runtime/%.cu $(GPU_ASK)
 	$(say) HIPCC $@
 	@mkdir -p $(@D)
 	$(Q)flags=; for t in $(HIP_WANTED); do \
-	    if $(HIPCC) --genco --offload-arch=$$t -x hip -include hip/hip_runtime.h -O3 -o $@.try $< 2>/dev/null; \
+	    if $(HIPCC) --genco --offload-arch=$$t $(HIP_FLAGS) -o $@.try $< 2>/dev/null; \
 	    then flags="$$flags --offload-arch=$$t"; fi; done; rm -f $@.try; \
-	    $(HIPCC) --genco $$flags -x hip -include hip/hip_runtime.h -O3 -o $@ $<
+	    $(HIPCC) --genco $$flags $(HIP_FLAGS) -o $@ $<
 
-$(OUT)/obj/runtime/gpu_kernels.o: $(CUDA_FATBIN) $(HIP_OBJECT) $(GPU_SRC)
-$(OUT)/obj/runtime/gpu_kernels.o: ALL_CPPFLAGS += -DK3_UNIT_CHECK_SOURCE='"$(abspath $(GPU_SRC))"' \
-    $(if $(CUDA_FATBIN),-DK3_CUDA_FATBIN='"$(abspath $(CUDA_FATBIN))"') \
-    $(if $(HIP_OBJECT),-DK3_HIP_OBJECT='"$(abspath $(HIP_OBJECT))"')
+$(OUT)/obj/runtime/gpu_kernels.o: $(CUDA_FATBIN) $(HIP_OBJECT) $(GPU_SRC) $(GPU_ASK)
+$(OUT)/obj/runtime/gpu_kernels.o: ALL_CPPFLAGS += -DK3_GPU_SOURCES='"$(CURDIR)/runtime/"' \
+    $(if $(CUDA_FATBIN),-DK3_CUDA_CODE='"$(abspath $(BUILD))/gpu/"') \
+    $(if $(HIP_OBJECT),-DK3_HIP_CODE='"$(abspath $(BUILD))/gpu/"')
 
 # ---- compile and link ----
 # Objects follow the flags: other flags, other contents of this file, everything is built again.
@@ -199,8 +203,8 @@ $(OUT)/tests/shim_%.so: tests/shim_%.c tests/shim_use.h $(OUT)/flags
 # ---- fake drivers: the same source under the names of both kinds; each exports its list only ----
 fake_so = $(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) $(ALL_LDFLAGS) -shared -Wl,-soname,$(notdir $(1)) \
     -Wl,--version-script=$(2) -Wl,--exclude-libs,ALL $(3) $(LIB_A) -lcrypto -lpthread -ldl -o $(1)
-FAKE_GPU  := tests/fake_gpu.c tests/fake_gpu_state.c tests/fake_gpu_stream.c
-FAKE_DEPS := $(OUT)/flags $(LIB_A) $(wildcard tests/fake_*)
+FAKE_GPU  := tests/fake_gpu.c tests/fake_gpu_state.c tests/fake_gpu_stream.c tests/fake_gpu_cast.c tests/gpu_on_cpu.c
+FAKE_DEPS := $(OUT)/flags $(LIB_A) $(wildcard tests/fake_* tests/gpu_on_cpu.*) $(GPU_SRC) $(GPU_ASK)
 ROCM_NEXT = ln -sf $(@F) $(@:.6=.7) # a newer driver of this machine must not come first
 
 $(OUT)/fake/libcuda.so.1: $(FAKE_DEPS)
@@ -265,11 +269,11 @@ $(OUT)/fake_hip_cuda/libamdhip64.so.6: $(FAKE_DEPS)
 $(OUT)/fake_hip_cuda/libhiprtc.so.6: $(FAKE_DEPS) $(CUDA_FATBIN)
 	$(say) LD $@
 	@mkdir -p $(@D)
-	$(Q)$(call fake_so,$@,tests/fake_hiprtc.map,-DFAKE_CODE_PATH='"$(abspath $(CUDA_FATBIN))"' tests/fake_hiprtc.c) \
+	$(Q)$(call fake_so,$@,tests/fake_hiprtc.map,-DFAKE_CODE='"$(abspath $(BUILD))/gpu/"' tests/fake_hiprtc.c) \
 	    && $(ROCM_NEXT)
 endif
 
-$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_load_gpu $(OUT)/tests/test_io_gpufile \
+$(OUT)/tests/test_dev_gpu $(OUT)/tests/test_cast_gpu $(OUT)/tests/test_load_gpu $(OUT)/tests/test_io_gpufile \
     $(OUT)/tests/test_load_gpufile: | $(FAKE_SO)
 
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)

@@ -52,8 +52,7 @@ struct moved {
 
 struct k3_dev {
     struct k3_gpu gpu;
-    struct k3_gpu_module *module;
-    struct k3_gpu_function *check;
+    struct k3_gpu_code code;
     struct lane *lanes;
     struct moved *moved;
     uint32_t lane_count;
@@ -341,8 +340,9 @@ static int verify_entered(struct k3_dev *dev, struct lane *lane, const struct k3
     if (batch->unit_count) {
         void *arguments[] = {&batch->asks_device, &batch->unit_count};
         unsigned group_count = (unsigned)k3_div_up(batch->unit_count, K3_GROUP_UNITS);
-        int code = dev->gpu.api->launch(dev->check, group_count, 1, 1, K3_UNIT_CHECK_THREADS, 1, 1,
-                                        0, lane->stream, arguments, NULL);
+        int code = dev->gpu.api->launch(dev->code.functions[0], group_count, 1, 1,
+                                        K3_UNIT_CHECK_THREADS, 1, 1, 0, lane->stream, arguments,
+                                        NULL);
         rc = judge(dev, code, "a check", err);
     }
     if (!rc)
@@ -408,8 +408,8 @@ static void gpu_close(struct k3_dev *dev)
     if (dev->has_context && k3_gpu_enter(&dev->gpu, &saved, NULL) == 0) {
         for (uint32_t i = 0; dev->lanes && i < dev->lane_count; i++)
             close_lane(dev, &dev->lanes[i]);
-        if (dev->module)
-            (void)dev->gpu.api->module_unload(dev->module);
+        if (dev->code.module)
+            (void)dev->gpu.api->module_unload(dev->code.module);
         k3_gpu_leave(&dev->gpu, saved);
     }
     if (dev->has_context && dev->gpu.api->kind == K3_GPU_CUDA)
@@ -515,8 +515,7 @@ static int self_test(struct k3_dev *dev, struct k3_err *err)
 
 static int open_entered(struct k3_dev *dev, void *after_event, struct k3_err *err)
 {
-    const char *how;
-    int rc = k3_gpu_kernels_load(&dev->gpu, &dev->module, &dev->check, &how, err);
+    int rc = k3_gpu_kernels_load(&dev->gpu, K3_GPU_UNIT_CHECK, &dev->code, err);
     for (uint32_t i = 0; i < dev->lane_count && !rc; i++)
         rc = open_lane(dev, &dev->lanes[i], after_event, err);
     if (!rc)

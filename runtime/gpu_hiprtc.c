@@ -89,14 +89,14 @@ static int compile(const struct hiprtc *rtc, struct program *program, char **out
     return fail_compile(rtc, program, code, err);
 }
 
-int k3_hiprtc_compile(const char *source, char **code, struct k3_err *err)
+int k3_hiprtc_compile(const char *source, const char *name, char **code, struct k3_err *err)
 {
     struct hiprtc rtc = {.handle = NULL};
     struct program *program = NULL;
     *code = NULL;
     int rc = find(&rtc, err);
-    if (!rc && rtc.create(&program, source, "unit_check.cu", 0, NULL, NULL) != 0)
-        rc = k3_fail(err, K3_EUNSUPPORTED, "hipRTC does not take the kernel's source");
+    if (!rc && rtc.create(&program, source, name, 0, NULL, NULL) != 0)
+        rc = k3_fail(err, K3_EUNSUPPORTED, "hipRTC does not take the source of %s", name);
     if (!rc)
         rc = compile(&rtc, program, code, err);
     if (program)

@@ -5,21 +5,28 @@
  * Invariants: an empty embedding means that the compiler was not there when this was built. */
 #include "gpu_kernels.h"
 
-#include <stdlib.h>
+#include "cast_call.h"
 
-#ifdef K3_CUDA_FATBIN
-#define CUDA_BYTES ".incbin \"" K3_CUDA_FATBIN "\"\n"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The Makefile names the folders; no name: that compiler was not there.  Sources are always there:
+ * their folder here is for analysers alone. */
+#ifdef K3_CUDA_CODE
+#define CUDA_BYTES(name) ".incbin \"" K3_CUDA_CODE name ".fatbin\"\n"
 #else
-#define CUDA_BYTES ""
+#define CUDA_BYTES(name) ""
 #endif
-#ifdef K3_HIP_OBJECT
-#define HIP_BYTES ".incbin \"" K3_HIP_OBJECT "\"\n"
+#ifdef K3_HIP_CODE
+#define HIP_BYTES(name) ".incbin \"" K3_HIP_CODE name ".hsaco\"\n"
 #else
-#define HIP_BYTES ""
+#define HIP_BYTES(name) ""
 #endif
-#ifndef K3_UNIT_CHECK_SOURCE /* the Makefile says where it is; this is for analysers alone */
-#define K3_UNIT_CHECK_SOURCE "runtime/unit_check.cu"
+#ifndef K3_GPU_SOURCES
+#define K3_GPU_SOURCES "runtime/"
 #endif
+#define SOURCE_BYTES(file) ".incbin \"" K3_GPU_SOURCES file "\"\n"
 
 /* 64: an image of code is read in place by the drivers, which want it aligned. */
 #define EMBED(name, bytes)                                                                         \
@@ -33,72 +40,93 @@
     extern const char name##_begin[];                                                              \
     extern const char name##_end[]
 
-EMBED(k3_cuda_fatbin, CUDA_BYTES);
-EMBED(k3_hip_object, HIP_BYTES);
-/* The byte behind it ends the string. */
-EMBED(k3_unit_check_source, ".incbin \"" K3_UNIT_CHECK_SOURCE "\"\n");
+EMBED(k3_check_cuda, CUDA_BYTES("unit_check"));
+EMBED(k3_check_hip, HIP_BYTES("unit_check"));
+EMBED(k3_cast_cuda, CUDA_BYTES("cast"));
+EMBED(k3_cast_hip, HIP_BYTES("cast"));
+/* The byte behind a source ends the string. */
+EMBED(k3_check_source, SOURCE_BYTES("unit_check.cu"));
+EMBED(k3_cast_source, SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast.cu"));
+
+static const char *const check_names[] = {K3_UNIT_CHECK_NAME, NULL};
+
+static const struct program {
+    const char *file, *source, *cuda, *hip, *hip_end;
+    const char *const *names; /* of functions, NULL behind the last */
+} programs[K3_GPU_PROGRAM_COUNT] = {
+    [K3_GPU_UNIT_CHECK] = {"unit_check.cu", k3_check_source_begin, k3_check_cuda_begin,
+                           k3_check_hip_begin, k3_check_hip_end, check_names},
+    [K3_GPU_CAST] = {"cast.cu", k3_cast_source_begin, k3_cast_cuda_begin, k3_cast_hip_begin,
+                     k3_cast_hip_end, k3_cast_kernels},
+};
 
 int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err)
 {
-    if (kind == K3_GPU_HIP || &k3_cuda_fatbin_end[0] != &k3_cuda_fatbin_begin[0])
+    if (kind == K3_GPU_HIP || &k3_check_cuda_end[0] != &k3_check_cuda_begin[0])
         return 0;
     return k3_fail(err, K3_EUNSUPPORTED,
                    "device cuda: this build has no CUDA code: nvcc was not there when it was made; "
                    "build it where CUDA 12 or 13 is installed");
 }
 
-static int load_module(const struct k3_gpu *gpu, const void *image, struct k3_gpu_module **module,
-                       struct k3_gpu_function **function, struct k3_err *err)
+static int load_module(const struct k3_gpu *gpu, const struct program *program, const void *image,
+                       struct k3_gpu_code *code, struct k3_err *err)
 {
-    int code = gpu->api->module_load(module, image);
-    if (code != K3_GPU_SUCCESS) {
-        *module = NULL;
+    int rc = 0;
+    int result = gpu->api->module_load(&code->module, image);
+    if (result != K3_GPU_SUCCESS) {
+        code->module = NULL;
         return k3_fail(err, K3_EUNSUPPORTED, "device %s:%u: its code does not load: %s",
-                       gpu->api->name, gpu->index, k3_gpu_error_name(gpu->api, code));
+                       gpu->api->name, gpu->index, k3_gpu_error_name(gpu->api, result));
     }
-    code = gpu->api->module_function(function, *module, K3_UNIT_CHECK_NAME);
-    if (code == K3_GPU_SUCCESS)
+    for (uint32_t f = 0; program->names[f] && !rc; f++) {
+        char what[96];
+        snprintf(what, sizeof what, "its code lacks %s", program->names[f]);
+        result = gpu->api->module_function(&code->functions[f], code->module, program->names[f]);
+        rc = k3_gpu_judge(gpu, result, what, err);
+    }
+    if (!rc)
         return 0;
-    (void)gpu->api->module_unload(*module);
-    *module = NULL;
-    return k3_gpu_judge(gpu, code, "its code lacks " K3_UNIT_CHECK_NAME, err);
+    (void)gpu->api->module_unload(code->module);
+    code->module = NULL;
+    return rc;
 }
 
 /* Code made ahead knows only the GPUs that its compiler knew: what is compiled here comes first. */
-static int load_hip(const struct k3_gpu *gpu, struct k3_gpu_module **module,
-                    struct k3_gpu_function **function, const char **how, struct k3_err *err)
+static int load_hip(const struct k3_gpu *gpu, const struct program *program,
+                    struct k3_gpu_code *code, struct k3_err *err)
 {
-    char *code = NULL;
+    char *image = NULL;
     struct k3_err first;
     k3_err_init(&first);
-    *how = "compiled by hipRTC for this GPU";
-    int rc = k3_hiprtc_compile(k3_unit_check_source_begin, &code, &first);
+    code->how = "compiled by hipRTC for this GPU";
+    int rc = k3_hiprtc_compile(program->source, program->file, &image, &first);
     if (!rc)
-        rc = load_module(gpu, code, module, function, &first);
-    free(code);
+        rc = load_module(gpu, program, image, code, &first);
+    free(image);
     if (!rc)
         return 0;
-    if (&k3_hip_object_end[0] == &k3_hip_object_begin[0])
+    if (program->hip == program->hip_end)
         return k3_fail(err, rc, "%s; and this build has no code made ahead (hipcc was not there)",
                        first.text);
-    *how = "made ahead by hipcc";
+    code->how = "made ahead by hipcc";
     struct k3_err second;
     k3_err_init(&second);
-    rc = load_module(gpu, k3_hip_object_begin, module, function, &second);
+    rc = load_module(gpu, program, program->hip, code, &second);
     return rc ? k3_fail(err, rc, "%.200s; and of the code made ahead: %.200s", first.text,
                         second.text)
               : 0;
 }
 
-int k3_gpu_kernels_load(const struct k3_gpu *gpu, struct k3_gpu_module **module,
-                        struct k3_gpu_function **function, const char **how, struct k3_err *err)
+int k3_gpu_kernels_load(const struct k3_gpu *gpu, enum k3_gpu_program program,
+                        struct k3_gpu_code *code, struct k3_err *err)
 {
-    *module = NULL;
+    memset(code, 0, sizeof *code);
     int rc = k3_gpu_kernels_probe(gpu->api->kind, err);
     if (rc)
         return rc;
     if (gpu->api->kind == K3_GPU_HIP)
-        return load_hip(gpu, module, function, how, err);
-    *how = "made ahead by nvcc";
-    return load_module(gpu, k3_cuda_fatbin_begin, module, function, err);
+        return load_hip(gpu, &programs[program], code, err);
+    code->how = "made ahead by nvcc";
+    return load_module(gpu, &programs[program], programs[program].cuda, code, err);
 }

@@ -462,6 +462,8 @@ CALL(cuModuleLoadData, hipModuleLoadData, struct k3_gpu_module **module, const v
     if (!*module)
         return K3_GPU_OUT_OF_MEMORY;
     (*module)->device = device;
+    for (int k = 0; k < FAKE_KERNELS; k++)
+        (*module)->functions[k].kernel = k;
     pthread_mutex_lock(&fake.lock);
     (*module)->next = fake.modules;
     fake.modules = *module;
@@ -493,7 +495,6 @@ CALL(cuModuleUnload, hipModuleUnload, struct k3_gpu_module *module)
     return is_there ? 0 : FAKE_INVALID_HANDLE;
 }
 
-/* A function is known by its module: there is but one in it. */
 CALL(cuModuleGetFunction, hipModuleGetFunction, struct k3_gpu_function **function,
      struct k3_gpu_module *module, const char *name)
 {
@@ -502,8 +503,45 @@ CALL(cuModuleGetFunction, hipModuleGetFunction, struct k3_gpu_function **functio
     pthread_mutex_lock(&fake.lock);
     bool is_there = module && *find_module(module);
     pthread_mutex_unlock(&fake.lock);
-    *function = (struct k3_gpu_function *)(void *)module;
-    return !is_there ? FAKE_INVALID_HANDLE : strcmp(name, K3_UNIT_CHECK_NAME) ? FAKE_NOT_FOUND : 0;
+    if (!is_there)
+        return FAKE_INVALID_HANDLE;
+    if (!strcmp(name, K3_UNIT_CHECK_NAME)) {
+        *function = &module->functions[0];
+        return 0;
+    }
+    for (int k = 0; k3_cast_kernels[k]; k++)
+        if (!strcmp(name, k3_cast_kernels[k])) {
+            *function = &module->functions[k + 1];
+            return 0;
+        }
+    return FAKE_NOT_FOUND;
+}
+
+/* The kernel of a function whose module is loaded on this device; negative: there is none. */
+static int kernel_of(const struct k3_gpu_function *function, int device)
+{
+    int kernel = -1;
+    pthread_mutex_lock(&fake.lock);
+    for (struct k3_gpu_module *module = fake.modules; module; module = module->next)
+        for (int k = 0; k < FAKE_KERNELS && module->device == device; k++)
+            if (function == &module->functions[k])
+                kernel = k;
+    pthread_mutex_unlock(&fake.lock);
+    return kernel;
+}
+
+static int launch_check(int device, struct k3_gpu_stream *stream, unsigned grid, unsigned block,
+                        void **arguments)
+{
+    uintptr_t asks; /* arguments are read before the call returns, as drivers do */
+    uint32_t ask_count;
+    if (!arguments[1] || block != K3_UNIT_CHECK_THREADS)
+        return FAKE_INVALID_VALUE;
+    memcpy(&asks, arguments[0], sizeof asks);
+    memcpy(&ask_count, arguments[1], sizeof ask_count);
+    if (ask_count == 0 || grid != (ask_count + K3_GROUP_UNITS - 1) / K3_GROUP_UNITS)
+        return FAKE_INVALID_VALUE;
+    return fake_launch(device, stream, asks, ask_count);
 }
 
 #define SHAPE                                                                                      \
@@ -515,21 +553,15 @@ CALL(cuLaunchKernel, hipModuleLaunchKernel, struct k3_gpu_function *function, SH
      struct k3_gpu_stream *stream, VALUES)
 {
     BEGIN_ON(device);
-    struct k3_gpu_module *module = (struct k3_gpu_module *)(void *)function;
-    pthread_mutex_lock(&fake.lock);
-    bool is_there = module && *find_module(module) && module->device == device;
-    pthread_mutex_unlock(&fake.lock);
-    if (!is_there)
+    const int kernel = kernel_of(function, device);
+    if (kernel < 0)
         return FAKE_INVALID_HANDLE;
-    if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x != K3_UNIT_CHECK_THREADS ||
-        block_y != 1 || block_z != 1 || shared_bytes || extra || !arguments || !arguments[0] ||
-        !arguments[1])
+    if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared_bytes ||
+        extra || !arguments || !arguments[0])
         return FAKE_INVALID_VALUE;
-    uintptr_t asks; /* arguments are read before the call returns, as drivers do */
-    uint32_t ask_count;
-    memcpy(&asks, arguments[0], sizeof asks);
-    memcpy(&ask_count, arguments[1], sizeof ask_count);
-    if (ask_count == 0 || grid_x != (ask_count + K3_GROUP_UNITS - 1) / K3_GROUP_UNITS)
-        return FAKE_INVALID_VALUE;
-    return fake_launch(device, stream, asks, ask_count);
+    if (kernel == 0)
+        return launch_check(device, stream, grid_x, block_x, arguments);
+    struct fake_cast cast = {.kernel = kernel - 1, .grid = grid_x, .block = block_x};
+    memcpy(&cast.ask, arguments[0], sizeof cast.ask);
+    return fake_launch_cast(device, stream, &cast);
 }

@@ -16,12 +16,13 @@
  *                         one of the same size go to each other's targets
  *      break              copy to a device: it fails, and the device with it
  *      late               event: is done long after its turn
- *      idle, other, yes, no   launch: answers nothing; the answers of its neighbours; always right;
- *                         always wrong
- *      fail=NAME=CODE     call NAME: does nothing and gives CODE */
+ *      idle, other, yes, no   launch: answers nothing; the answers of its neighbours (casts: one
+ * bit is wrong); always right; always wrong (casts: refuses what is right) fail=NAME=CODE     call
+ * NAME: does nothing and gives CODE */
 #ifndef FAKE_GPU_H
 #define FAKE_GPU_H
 
+#include "cast_call.h"
 #include "gpu_kernels.h"
 
 #include <pthread.h>
@@ -94,8 +95,17 @@ struct k3_gpu_event {
     bool destroyed;
 };
 
+/* Kernels: 0 is that of unit_check.cu, then those of cast.cu. */
+#define FAKE_KERNELS (1 + (int)K3_GPU_FUNCTION_COUNT_MAX)
+
+struct k3_gpu_function {
+    int kernel;
+};
+
+/* Any module has all kernels: what an image holds cannot be told from its bytes. */
 struct k3_gpu_module {
     struct k3_gpu_module *next;
+    struct k3_gpu_function functions[FAKE_KERNELS];
     int device;
 };
 
@@ -110,6 +120,13 @@ struct k3_gpu_stream {
     struct k3_sha256 *sha;
     int device;
     bool closing, finished, destroyed;
+};
+
+/* A launch of a kernel of cast.cu. */
+struct fake_cast {
+    int kernel; /* of k3_cast_kernels */
+    unsigned grid, block;
+    struct k3_cast_ask ask;
 };
 
 /* Everything there is; fields are read and written under the lock. */
@@ -166,5 +183,12 @@ int fake_stream_wait_event(struct k3_gpu_stream *stream, struct k3_gpu_event *ev
 int fake_copy(int device, struct k3_gpu_stream *stream, uintptr_t target, uintptr_t source,
               size_t bytes);
 int fake_launch(int device, struct k3_gpu_stream *stream, uintptr_t asks, unsigned unit_count);
+int fake_launch_cast(int device, struct k3_gpu_stream *stream, const struct fake_cast *cast);
+/* Memory behind an address, kept there until fake_release.  NULL: no such device memory. */
+char *fake_borrow(uintptr_t address, size_t bytes, bool in_kernel, struct fake_region **region);
+
+/* ---- fake_gpu_cast.c ---- */
+/* Run the kernel, on this machine; 0, or the code with which the device breaks. */
+int fake_run_cast(const struct fake_cast *cast, enum fake_fault_kind fault);
 
 #endif

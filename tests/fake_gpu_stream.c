@@ -21,7 +21,7 @@
 #define STEP         6364136223846793005u
 #define ASK_ALIGN    16u /* the kernel reads 16 bytes at once */
 
-enum op_kind { OP_COPY, OP_LAUNCH, OP_RECORD, OP_WAIT };
+enum op_kind { OP_COPY, OP_LAUNCH, OP_CAST, OP_RECORD, OP_WAIT };
 
 struct fake_op {
     struct fake_op *next;
@@ -30,6 +30,7 @@ struct fake_op {
     uintptr_t target, source; /* OP_LAUNCH: source is the table of what is asked */
     size_t bytes;
     unsigned unit_count;
+    struct fake_cast cast; /* OP_CAST */
     struct k3_gpu_event *event;
     uint64_t turn; /* of the event */
     bool held;
@@ -56,8 +57,7 @@ static void break_device(int device, int code)
     pthread_mutex_unlock(&fake.lock);
 }
 
-/* Memory behind an address, kept there until fake_release.  NULL: no such device memory. */
-static char *borrow(uintptr_t address, size_t bytes, bool in_kernel, struct fake_region **region)
+char *fake_borrow(uintptr_t address, size_t bytes, bool in_kernel, struct fake_region **region)
 {
     char *data = NULL;
     pthread_mutex_lock(&fake.lock);
@@ -81,8 +81,8 @@ static char *borrow(uintptr_t address, size_t bytes, bool in_kernel, struct fake
 static void do_copy(struct k3_gpu_stream *stream, const struct fake_op *op)
 {
     struct fake_region *from, *to;
-    char *source = borrow(op->source, op->bytes, false, &from);
-    char *target = borrow(op->target, op->bytes, false, &to);
+    char *source = fake_borrow(op->source, op->bytes, false, &from);
+    char *target = fake_borrow(op->target, op->bytes, false, &to);
     if (!source || !target || op->fault == FAULT_BREAK)
         break_device(stream->device, FAKE_ILLEGAL_ADDRESS);
     else if (op->fault != FAULT_SKIP) {
@@ -108,7 +108,7 @@ static uint32_t check_unit(struct k3_gpu_stream *stream, const struct k3_unit_as
 {
     struct fake_region *region;
     uint8_t digest[K3_DIGEST_BYTES];
-    const char *unit = borrow((uintptr_t)ask->data, K3_UNIT_BYTES, true, &region);
+    const char *unit = fake_borrow((uintptr_t)ask->data, K3_UNIT_BYTES, true, &region);
     if (!unit || ask->data % ASK_ALIGN) {
         break_device(stream->device, unit ? FAKE_MISALIGNED : FAKE_ILLEGAL_ADDRESS);
         fake_release(region);
@@ -122,7 +122,7 @@ static uint32_t check_unit(struct k3_gpu_stream *stream, const struct k3_unit_as
 static void answer(struct k3_gpu_stream *stream, const struct k3_unit_ask *ask, uint32_t verdict)
 {
     struct fake_region *region;
-    char *result = borrow((uintptr_t)ask->result, sizeof verdict, true, &region);
+    char *result = fake_borrow((uintptr_t)ask->result, sizeof verdict, true, &region);
     if (result)
         memcpy(result, &verdict, sizeof verdict);
     else
@@ -134,7 +134,7 @@ static void do_launch(struct k3_gpu_stream *stream, const struct fake_op *op)
 {
     struct fake_region *region;
     const unsigned count = op->unit_count;
-    const char *table = borrow(op->source, count * sizeof(struct k3_unit_ask), true, &region);
+    const char *table = fake_borrow(op->source, count * sizeof(struct k3_unit_ask), true, &region);
     if (!table)
         break_device(stream->device, FAKE_ILLEGAL_ADDRESS);
     for (unsigned i = 0; table && op->fault != FAULT_IDLE && i < count; i++) {
@@ -180,6 +180,11 @@ static void run_op(struct k3_gpu_stream *stream, struct fake_op *op)
         do_copy(stream, op);
     if (sound && op->kind == OP_LAUNCH)
         do_launch(stream, op);
+    if (sound && op->kind == OP_CAST) {
+        const int code = fake_run_cast(&op->cast, op->fault);
+        if (code)
+            break_device(stream->device, code);
+    }
     pthread_mutex_lock(&fake.lock);
     if (op->kind == OP_RECORD && op->event->done < op->turn)
         op->event->done = op->turn;
@@ -498,12 +503,10 @@ int fake_copy(int device, struct k3_gpu_stream *stream, uintptr_t target, uintpt
     return FAKE_INVALID_VALUE;
 }
 
-int fake_launch(int device, struct k3_gpu_stream *stream, uintptr_t asks, unsigned unit_count)
+/* Queue a launch, spoilt where its turn has come. */
+static int submit_launch(int device, struct k3_gpu_stream *stream, struct fake_op *op)
 {
     static const enum fake_fault_kind kinds[] = {FAULT_IDLE, FAULT_OTHER, FAULT_YES, FAULT_NO};
-    struct fake_op *op = new_op(OP_LAUNCH);
-    op->source = asks;
-    op->unit_count = unit_count;
     pthread_mutex_lock(&fake.lock);
     uint64_t n = ++fake.counts[COUNT_LAUNCH];
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -511,4 +514,19 @@ int fake_launch(int device, struct k3_gpu_stream *stream, uintptr_t asks, unsign
             op->fault = kinds[i];
     pthread_mutex_unlock(&fake.lock);
     return submit(device, stream, op);
+}
+
+int fake_launch(int device, struct k3_gpu_stream *stream, uintptr_t asks, unsigned unit_count)
+{
+    struct fake_op *op = new_op(OP_LAUNCH);
+    op->source = asks;
+    op->unit_count = unit_count;
+    return submit_launch(device, stream, op);
+}
+
+int fake_launch_cast(int device, struct k3_gpu_stream *stream, const struct fake_cast *cast)
+{
+    struct fake_op *op = new_op(OP_CAST);
+    op->cast = *cast;
+    return submit_launch(device, stream, op);
 }

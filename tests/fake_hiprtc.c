@@ -1,4 +1,4 @@
-/* Purpose: hipRTC of the fake driver: takes the kernel's source and gives what its loader knows.
+/* Purpose: hipRTC of the fake driver: takes the kernels' sources and gives what its loader knows.
  * Owns: the programs until they are destroyed.
  * Threads: any; a program by one.
  * Errors: 6 (the source does not compile) with a log, where the kernel is not in it or where
@@ -18,20 +18,23 @@ struct program {
 
 /* What a compilation gives: CUDA code where NVIDIA's driver will load it (fake_hip_cuda.c), else
  * what the fake driver knows. */
-#ifdef FAKE_CODE_PATH
+#ifdef FAKE_CODE
 __asm__(".pushsection .rodata\n"
         ".balign 64\n"
-        "fake_code_begin: .incbin \"" FAKE_CODE_PATH "\"\n"
-        "fake_code_end: .byte 0\n"
+        "fake_check: .incbin \"" FAKE_CODE "unit_check.fatbin\"\n"
+        "fake_check_end: .byte 0\n"
+        ".balign 64\n"
+        "fake_cast: .incbin \"" FAKE_CODE "cast.fatbin\"\n"
+        "fake_cast_end: .byte 0\n"
         ".popsection\n");
-extern const char fake_code_begin[] __attribute__((visibility("hidden")));
-extern const char fake_code_end[] __attribute__((visibility("hidden")));
-#define CODE       fake_code_begin
-#define CODE_BYTES ((size_t)(fake_code_end - fake_code_begin))
+#define HIDDEN __attribute__((visibility("hidden")))
+extern const char fake_check[] HIDDEN, fake_check_end[] HIDDEN;
+extern const char fake_cast[] HIDDEN, fake_cast_end[] HIDDEN;
 #else
-static const char code_text[] = FAKE_HIP_MAGIC " " K3_UNIT_CHECK_NAME;
-#define CODE       code_text
-#define CODE_BYTES sizeof code_text
+static const char fake_check[] = FAKE_HIP_MAGIC " " K3_UNIT_CHECK_NAME;
+static const char fake_cast[] = FAKE_HIP_MAGIC " casts";
+#define fake_check_end (fake_check + sizeof fake_check)
+#define fake_cast_end  (fake_cast + sizeof fake_cast)
 #endif
 static const char log_text[] = "fake hipRTC: error: no kernel in this source\nsecond line\n";
 
@@ -55,13 +58,25 @@ int hiprtcCreateProgram(struct program **out, const char *source, const char *na
     return 0;
 }
 
+/* The source of unit_check.cu, or of cast.cu with what both sides share in front. */
+static bool is_check(const struct program *program)
+{
+    return strstr(program->source, K3_UNIT_CHECK_NAME) != NULL;
+}
+
+static bool is_cast(const struct program *program)
+{
+    const char *ask = strstr(program->source, "struct k3_cast_ask {");
+    return ask && strstr(ask, "__global__");
+}
+
 int hiprtcCompileProgram(struct program *program, int option_count, const char **options)
 {
     if (option_count && !options)
         return INVALID;
-    return getenv("FAKE_HIPRTC_BROKEN") || !strstr(program->source, K3_UNIT_CHECK_NAME)
-               ? COMPILATION
-               : 0;
+    if (getenv("FAKE_HIPRTC_BROKEN") || (!is_check(program) && !is_cast(program)))
+        return COMPILATION;
+    return 0;
 }
 
 int hiprtcGetProgramLogSize(struct program *program, size_t *bytes)
@@ -80,15 +95,16 @@ int hiprtcGetProgramLog(struct program *program, char *text)
 
 int hiprtcGetCodeSize(struct program *program, size_t *bytes)
 {
-    (void)program;
-    *bytes = CODE_BYTES;
+    *bytes = is_check(program) ? (size_t)(fake_check_end - fake_check)
+                               : (size_t)(fake_cast_end - fake_cast);
     return 0;
 }
 
 int hiprtcGetCode(struct program *program, char *code)
 {
-    (void)program;
-    memcpy(code, CODE, CODE_BYTES);
+    size_t bytes = 0;
+    (void)hiprtcGetCodeSize(program, &bytes);
+    memcpy(code, is_check(program) ? fake_check : fake_cast, bytes);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "cmds.h"
 #include "convert.h"
 #include "doc.h"
+#include "load_internal.h"
 #include "sizes.h"
 #include "stop.h"
 #include "talk.h"
@@ -159,6 +160,28 @@ static void say_strays(const struct k3_job_strays *strays)
                 strays->dir_count, strays->dir_count == 1 ? "y" : "ies");
 }
 
+/* The GPU of --device; false: the CPU casts. */
+static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
+                    struct k3_cast_place *place, bool *is_gpu, struct k3_err *err)
+{
+    struct k3_load_devices devices;
+    int rc = k3_load_devices_parse(opts->device, &devices, err);
+    if (rc)
+        return rc;
+    *is_gpu = devices.ops != &k3_dev_host;
+    if (devices.count != 1)
+        return k3_fail(err, K3_EUSAGE, "--device %s: casts run on one GPU: write %s:%u",
+                       opts->device, devices.ops->name, devices.indices[0]);
+    if (*is_gpu && k3_policy_is_verbatim(policy))
+        return k3_fail(err, K3_EUSAGE,
+                       "--device %s: nothing is cast without --quant, so a GPU has nothing to do: "
+                       "leave it out, or give a policy",
+                       opts->device);
+    *place = (struct k3_cast_place){.kind = devices.ops == &k3_dev_hip ? K3_GPU_HIP : K3_GPU_CUDA,
+                                    .index = devices.indices[0]};
+    return 0;
+}
+
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
 {
     struct k3_convert_report report;
@@ -166,11 +189,15 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     struct k3_layout layout;
     struct k3_policy policy;
     struct k3_ranks ranks;
+    struct k3_cast_place place;
+    bool is_gpu = false;
     int rc = k3_layout_from_opts(opts, &layout, err);
     if (!rc)
         rc = k3_policy_from_opts(opts, &policy, err);
     if (!rc)
         rc = check_worker(opts, err);
+    if (!rc)
+        rc = find_gpu(opts, &policy, &place, &is_gpu, err);
     if (rc)
         return rc;
     k3_problems_init(&problems);
@@ -183,6 +210,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .policy = &policy,
                                          .revision = opts->revision,
                                          .ranks = ranks.count ? &ranks : NULL,
+                                         .gpu = is_gpu ? &place : NULL,
                                          .outs = opts->out.item,
                                          .budget_bytes = opts->budget_bytes,
                                          .memory_bytes = opts->memory_bytes,

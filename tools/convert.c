@@ -81,6 +81,28 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_optio
     return rc;
 }
 
+static uint64_t memory_of(const struct k3_convert_options *options)
+{
+    return options->memory_bytes ? options->memory_bytes : K3_CONVERT_MEMORY_BYTES;
+}
+
+/* Of one worker. */
+static uint64_t least_memory(const struct k3_convert_options *options)
+{
+    return 2 * CHUNK_BYTES_MIN + (options->gpu ? K3_CAST_LANE_BYTES : 0);
+}
+
+static int check_memory(const struct k3_convert_options *options, struct k3_err *err)
+{
+    const uint64_t least = least_memory(options);
+    if (memory_of(options) >= least)
+        return 0;
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "--memory %s: a worker needs two buffers of 512 KiB%s: give %uMiB or more",
+                   k3_size_text(memory_of(options)).s, options->gpu ? " and 2 MiB for a GPU" : "",
+                   (unsigned)(least >> 20));
+}
+
 /* Settle what the directories hold: was_finished when there is nothing to do. */
 static int settle(const struct k3_convert_options *options, struct k3_job *job,
                   const struct k3_ckpt *ckpt, struct k3_convert_report *report, struct k3_err *err)
@@ -296,6 +318,8 @@ static int open_worker(struct k3_convert *convert, struct k3_convert_worker *wor
         rc = k3_sha256_open(&worker->sha, err);
     if (!rc)
         rc = k3_tree_open(&worker->tree, err);
+    if (!rc && convert->gpu)
+        rc = k3_cast_lane_open(convert->gpu, &worker->lane, err);
     return rc ? rc : k3_writer_open(&worker->writer, err);
 }
 
@@ -303,17 +327,13 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
                         struct k3_err *err)
 {
     uint32_t jobs = options->jobs ? options->jobs : k3_cpu_count();
-    uint64_t memory = options->memory_bytes ? options->memory_bytes : K3_CONVERT_MEMORY_BYTES;
-    if (memory < 2 * CHUNK_BYTES_MIN)
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "--memory %s: a worker needs two buffers of 512 KiB: give 1MiB or more",
-                       k3_size_text(memory).s);
+    const uint64_t memory = memory_of(options), least = least_memory(options);
     if (jobs > convert->item_count)
         jobs = convert->item_count ? convert->item_count : 1;
-    if (jobs > memory / (2 * CHUNK_BYTES_MIN))
-        jobs = (uint32_t)(memory / (2 * CHUNK_BYTES_MIN));
+    if (jobs > memory / least)
+        jobs = (uint32_t)(memory / least);
     assert(jobs > 0); /* memory holds two buffers, and there is a core */
-    set_slots(convert, memory / jobs);
+    set_slots(convert, memory / jobs - (convert->gpu ? K3_CAST_LANE_BYTES : 0));
     convert->workers = calloc(jobs, sizeof *convert->workers);
     if (!convert->workers)
         return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
@@ -337,7 +357,9 @@ static void close_workers(struct k3_convert *convert)
         k3_mem_free(convert->workers[w].packed, convert->chunk_bytes);
         k3_sha256_close(convert->workers[w].sha);
         k3_tree_close(convert->workers[w].tree);
+        k3_cast_lane_close(convert->workers[w].lane);
     }
+    k3_cast_gpu_close(convert->gpu);
     k3_survey_close(&convert->survey);
     free(convert->workers);
     free(convert->items);
@@ -474,6 +496,10 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
         rc = k3_check_budget(ckpt->plan, options->budget_bytes, err);
     if (!rc)
         rc = check_apart(ckpt, options, err);
+    if (!rc)
+        rc = check_memory(options, err);
+    if (!rc && options->gpu)
+        rc = k3_cast_gpu_open(options->gpu, &convert.gpu, err);
     if (!rc)
         rc = k3_job_open(options->outs, options->out_count, true, &job, err);
     if (!rc)

@@ -26,6 +26,7 @@ struct k3_convert {
     _Atomic uint64_t read_bytes, written_bytes;
     _Atomic uint32_t finished_count; /* items of this run */
     struct k3_survey survey;         /* of a policy that casts */
+    struct k3_cast_gpu *gpu;         /* that casts; NULL: the CPU */
     struct k3_hf_tally hf;           /* files that the hub's records name */
 };
 
@@ -38,15 +39,17 @@ struct k3_convert_worker {
     uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
+    struct k3_cast_lane *lane;             /* NULL: the CPU casts */
     struct k3_qstats stats[K3_ROLE_COUNT]; /* of what it cast */
 };
 
 struct k3_convert_options {
     const char *ckpt_path;
-    const struct k3_layout *layout; /* unresolved */
-    const struct k3_policy *policy; /* NULL: verbatim */
-    const char *revision;           /* NULL: see k3_ckpt_options */
-    const struct k3_ranks *ranks;   /* NULL: all of the layout */
+    const struct k3_layout *layout;  /* unresolved */
+    const struct k3_policy *policy;  /* NULL: verbatim */
+    const char *revision;            /* NULL: see k3_ckpt_options */
+    const struct k3_ranks *ranks;    /* NULL: all of the layout */
+    const struct k3_cast_place *gpu; /* that casts; NULL: the CPU */
     const char *const *outs;
     uint64_t budget_bytes;
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */

@@ -230,13 +230,17 @@ static int cast_band(struct k3_caster *caster, const struct k3_slice *slice, con
         rows.x = caster->cut;
     }
     if (caster->from == K3_Q_BF16)
-        return k3_quant_rows(&caster->quant, &rows, stats, err);
+        return caster->lane
+                   ? k3_cast_gpu_rows(caster->lane, &caster->quant, K3_Q_BF16, &rows, stats, err)
+                   : k3_quant_rows(&caster->quant, &rows, stats, err);
     uint64_t scale_row = caster->scales_bytes / caster->rows;
     const uint64_t scale_column[2] = {column[0] * scale_row / caster->row_bytes,
                                       column[1] * scale_row / caster->row_bytes};
     cut_columns(caster->scales + caster->row_first * scale_row, count, scale_row, scale_column,
                 caster->cut_scale);
     rows.x_scale = caster->cut_scale;
+    if (caster->lane)
+        return k3_cast_gpu_rows(caster->lane, &caster->quant, K3_Q_MXFP4, &rows, stats, err);
     if (k3_quant_route(K3_Q_MXFP4, caster->quant.params.to) == K3_QROUTE_MX)
         return k3_mx_rows(&caster->quant, &rows, stats, err);
     struct k3_quant to_bf16 = caster->quant;

@@ -3,7 +3,7 @@
 #ifndef K3_CONVERT_CAST_H
 #define K3_CONVERT_CAST_H
 
-#include "cast_mxfp4.h"
+#include "cast_gpu.h"
 #include "scatter.h"
 
 /* What was found out about whole matrices before anything is written. */
@@ -33,7 +33,8 @@ struct k3_caster {
     const struct k3_survey *survey;
     k3_cast_put_fn put;
     void *context;
-    struct k3_qstats *stats; /* by enum k3_role, added to */
+    struct k3_qstats *stats;   /* by enum k3_role, added to */
+    struct k3_cast_lane *lane; /* of the GPU that casts; NULL: the CPU */
 
     /* the matrix that is coming */
     struct k3_quant quant;

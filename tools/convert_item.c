@@ -374,6 +374,7 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
     run->caster.put = put_cast;
     run->caster.context = run;
     run->caster.stats = run->worker->stats;
+    run->caster.lane = run->worker->lane;
     for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
         if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
             rc = stream_file(run, run->item->files[f],

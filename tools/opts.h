@@ -46,6 +46,7 @@ enum k3_opt_id {
     K3_ID_REVISION,
     K3_ID_FORCE,
     K3_ID_OOW,
+    K3_ID_CAST_DEVICE,
     K3_ID_CONFIG,
     K3_ID_WORKER,
     K3_ID_WORKERS,

@@ -17,10 +17,12 @@ mkdir -p "$dir/build/release/tests" "$dir/build/release/bench" "$dir/lib" "$dir/
     "$dir/tests/scripts" "$dir/tests/gpu" "$dir/tests/real"
 out=$dir/build/release
 strip -o "$out/k3-shard" "$build/k3-shard"
-for name in dev dev_gpu io io_gpufile load load_gpu load_gpufile load_route; do
+for name in cast_gpu dev dev_gpu io io_gpufile load load_gpu load_gpufile load_route; do
     strip -o "$out/tests/test_$name" "$build/tests/test_$name"
 done
-[ ! -e "$build/bench/bench_gpu" ] || strip -o "$out/bench/bench_gpu" "$build/bench/bench_gpu"
+for name in bench_gpu bench_cast_gpu; do
+    [ ! -e "$build/bench/$name" ] || strip -o "$out/bench/$name" "$build/bench/$name"
+done
 for folder in "$build"/fake*; do
     cp -r "$folder" "$out/"
 done

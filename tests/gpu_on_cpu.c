@@ -1,0 +1,310 @@
+/* Purpose: kernels of casts on a CPU, thread by thread.
+ * Owns: the fibers of one run.
+ * Threads: any; what a run needs is the calling thread's.
+ * Errors: none; a kernel whose threads do not meet, or no memory, ends the program with a message.
+ * Invariants: fiber i runs, then i + 1; each from one meeting to the next, so after the last has
+ * come to a meeting, all have. */
+#include "gpu_on_cpu.h"
+
+#include "cast_call.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ON_ASAN 1
+#endif
+#if __has_feature(thread_sanitizer)
+#define ON_TSAN 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define ON_ASAN 1
+#elif defined(__SANITIZE_THREAD__)
+#define ON_TSAN 1
+#endif
+
+/* Both have to be told where stacks change. */
+#ifdef ON_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef ON_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#define BLOCK_MAX   256u
+#define STACK_BYTES ((size_t)256 << 10) /* a kernel's frame has some KiB, with sanitizers ten times that */
+
+enum meeting { MEET_NONE, MEET_BARRIER, MEET_EXCHANGE, MEET_END };
+
+struct index {
+    unsigned x;
+};
+
+struct fiber {
+    ucontext_t context;
+    void *stack;
+    struct index thread;
+    enum meeting at;
+    unsigned meeting_count;
+    unsigned value[2]; /* given at even and at odd meetings */
+#ifdef ON_TSAN
+    void *tsan;
+#endif
+};
+
+/* One group of threads at work. */
+struct group {
+    struct fiber fiber[BLOCK_MAX], home;
+    gpu_kernel *kernel;
+    const struct k3_cast_ask *ask;
+    struct index block, block_size, grid_size;
+    unsigned current;
+    const void *home_stack; /* as the sanitizer says */
+    size_t home_bytes;
+};
+
+static _Thread_local struct group *group;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "gpu_on_cpu: group %u, thread %u: %s\n", group->block.x, group->current, what);
+    abort();
+}
+
+/* `save` of the sanitizer: NULL where the fiber that is left never comes back. */
+static void change(struct fiber *from, struct fiber *to)
+{
+#ifdef ON_ASAN
+    void *save = NULL;
+    const void *stack = to == &group->home ? group->home_stack : to->stack;
+    size_t bytes = to == &group->home ? group->home_bytes : STACK_BYTES;
+    __sanitizer_start_switch_fiber(from->at == MEET_END ? NULL : &save, stack, bytes);
+#endif
+#ifdef ON_TSAN
+    __tsan_switch_to_fiber(to->tsan, 0);
+#endif
+    if (swapcontext(&from->context, &to->context))
+        die("swapcontext fails");
+#ifdef ON_ASAN
+    __sanitizer_finish_switch_fiber(save, NULL, NULL);
+#endif
+}
+
+static void go_on(struct fiber *from)
+{
+    unsigned next = group->current + 1;
+    if (next == group->block_size.x && from->at == MEET_END) {
+        change(from, &group->home);
+        return;
+    }
+    next = next == group->block_size.x ? 0 : next;
+    group->current = next;
+    change(from, &group->fiber[next]);
+}
+
+/* Wait until all are here. */
+static void meet(enum meeting at)
+{
+    struct fiber *self = &group->fiber[group->current];
+    unsigned number = group->current;
+    self->at = at;
+    self->meeting_count++;
+    go_on(self);
+    /* Each has come to this meeting, or, if its number is lower, has gone on from it. */
+    const struct fiber *last = &group->fiber[group->block_size.x - 1];
+    if (group->current != number)
+        die("the wrong fiber");
+    if (last->at != at || last->meeting_count != self->meeting_count)
+        die("not all threads of the group meet here");
+}
+
+static unsigned exchange(unsigned value, unsigned mask)
+{
+    struct fiber *self = &group->fiber[group->current];
+    unsigned turn = self->meeting_count % 2, other = self->thread.x ^ mask;
+    self->value[turn] = value;
+    meet(MEET_EXCHANGE);
+    if (mask >= 32 || other >= group->block_size.x)
+        die("an exchange with a thread that is not there");
+    return group->fiber[other].value[turn];
+}
+
+static void begin_fiber(void)
+{
+#ifdef ON_ASAN
+    const void *stack;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(NULL, &stack, &bytes);
+    if (group->current == 0) {
+        group->home_stack = stack;
+        group->home_bytes = bytes;
+    }
+#endif
+    struct fiber *self = &group->fiber[group->current];
+    group->kernel(*group->ask);
+    self->at = MEET_END;
+    self->meeting_count++;
+    go_on(self);
+    die("a fiber that has ended goes on");
+}
+
+static void make_fiber(struct fiber *fiber, unsigned number)
+{
+    fiber->thread.x = number;
+    fiber->at = MEET_NONE;
+    fiber->meeting_count = 0;
+    if (getcontext(&fiber->context))
+        die("getcontext fails");
+    fiber->context.uc_stack.ss_sp = fiber->stack;
+    fiber->context.uc_stack.ss_size = STACK_BYTES;
+    fiber->context.uc_link = NULL;
+    makecontext(&fiber->context, begin_fiber, 0);
+#ifdef ON_TSAN
+    fiber->tsan = __tsan_create_fiber(0);
+#endif
+}
+
+static void run_group(void)
+{
+    group->current = 0;
+    group->home.at = MEET_NONE;
+    for (unsigned i = 0; i < group->block_size.x; i++)
+        make_fiber(&group->fiber[i], i);
+#ifdef ON_TSAN
+    group->home.tsan = __tsan_get_current_fiber();
+#endif
+    change(&group->home, &group->fiber[0]);
+    for (unsigned i = 0; i < group->block_size.x; i++) {
+        if (group->fiber[i].at != MEET_END)
+            die("not all threads of the group end here");
+#ifdef ON_TSAN
+        __tsan_destroy_fiber(group->fiber[i].tsan);
+#endif
+    }
+}
+
+void gpu_on_cpu_run(gpu_kernel *kernel, unsigned grid, unsigned block,
+                    const struct k3_cast_ask *ask)
+{
+    struct group *made = calloc(1, sizeof *made);
+    char *stacks = malloc(block * STACK_BYTES);
+    if (!made || !stacks || block == 0 || block > BLOCK_MAX) {
+        fprintf(stderr, "gpu_on_cpu: no memory for %u threads\n", block);
+        abort();
+    }
+    group = made;
+    *made = (struct group){
+        .kernel = kernel, .ask = ask, .block_size = {block}, .grid_size = {grid}};
+    for (unsigned i = 0; i < block; i++)
+        made->fiber[i].stack = stacks + i * STACK_BYTES;
+    for (made->block.x = 0; made->block.x < grid; made->block.x++)
+        run_group();
+    free(stacks);
+    free(made);
+    group = NULL;
+}
+
+/* ---- the dialect of GPUs, as far as cast.cu uses it ---- */
+
+typedef struct {
+    _Alignas(16) unsigned x;
+    unsigned y, z, w;
+} uint4;
+typedef struct {
+    _Alignas(8) unsigned x;
+    unsigned y;
+} uint2;
+
+static inline unsigned __float_as_uint(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline long long __double_as_longlong(double x)
+{
+    long long bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline double __longlong_as_double(long long bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline void raise32(unsigned *at, unsigned value)
+{
+    *at = value > *at ? value : *at;
+}
+
+static inline void raise64(unsigned long long *at, unsigned long long value)
+{
+    *at = value > *at ? value : *at;
+}
+
+#define __global__ static
+#define __device__
+#define __shared__      static _Thread_local
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __noinline__                     __attribute__((noinline))
+#define threadIdx                        (group->fiber[group->current].thread)
+#define blockIdx                         (group->block)
+#define blockDim                         (group->block_size)
+#define gridDim                          (group->grid_size)
+#define __syncthreads()                  meet(MEET_BARRIER)
+#define __shfl_xor_sync(all, value, bits) exchange(value, bits)
+#define __fmaf_rn(a, b, c)               fmaf(a, b, c)
+#define __fma_rn(a, b, c)                fma(a, b, c)
+#define atomicAdd(at, value)             ((void)(*(at) += (value)))
+#define atomicMax(at, value)                                                                       \
+    _Generic((at), unsigned * : raise32, unsigned long long * : raise64)(at, value)
+
+/* Warnings of our C that the dialect's compilers do not have. */
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wparentheses"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include "cast.cu"
+
+gpu_kernel *gpu_on_cpu_find(const char *name)
+{
+#define ENTRY(kernel)                                                                              \
+    {                                                                                              \
+        #kernel, kernel                                                                            \
+    }
+    static const struct {
+        const char *name;
+        gpu_kernel *kernel;
+    } all[] = {ENTRY(k3_cast_mxfp4),     ENTRY(k3_cast_mxfp8),       ENTRY(k3_cast_mxfp4_mse),
+               ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),       ENTRY(k3_cast_int4),
+               ENTRY(k3_cast_int8),      ENTRY(k3_cast_fp8_rows),    ENTRY(k3_cast_fp8_channel),
+               ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16),     ENTRY(k3_cast_mx_mxfp8),
+               ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8),     ENTRY(k3_cast_mx_fp8_block)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].name, name))
+            return all[i].kernel;
+    return NULL;
+}
+
+void gpu_on_cpu_cast(unsigned kernel, unsigned grid, unsigned block, const struct k3_cast_ask *ask)
+{
+    gpu_on_cpu_run(gpu_on_cpu_find(k3_cast_kernels[kernel]), grid, block, ask);
+}
