@@ -119,7 +119,8 @@ help:
 NVCC      ?= $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc))
 HIPCC     ?= $(shell command -v hipcc)
 GPU_SRC   := runtime/unit_check.cu runtime/cast.cu
-GPU_ASK   := runtime/cast_ask.h $(wildcard runtime/*.cuh) # what cast.cu includes
+# What cast.cu includes; hipRTC, which has no files, gets it in front of cast.cu.
+GPU_ASK   := runtime/cast_ask.h $(wildcard runtime/*.cuh)
 CUDA_FATBIN := $(if $(NVCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.fatbin,$(GPU_SRC)))
 HIP_OBJECT  := $(if $(HIPCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.hsaco,$(GPU_SRC)))
 CUDA_WANTED := 80 90 100 103 120
