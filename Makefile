@@ -119,13 +119,13 @@ help:
 NVCC      ?= $(firstword $(wildcard $(shell command -v nvcc) /usr/local/cuda/bin/nvcc))
 HIPCC     ?= $(shell command -v hipcc)
 GPU_SRC   := runtime/unit_check.cu runtime/cast.cu
-# In front of cast.cu, whoever compiles it: hipRTC has no headers.
-GPU_ASK   := runtime/cast_ask.h
+# What cast.cu includes; hipRTC, which has no files, gets it in front of cast.cu.
+GPU_ASK   := runtime/cast_ask.h $(wildcard runtime/*.cuh)
 CUDA_FATBIN := $(if $(NVCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.fatbin,$(GPU_SRC)))
 HIP_OBJECT  := $(if $(HIPCC),$(patsubst runtime/%.cu,$(BUILD)/gpu/%.hsaco,$(GPU_SRC)))
 CUDA_WANTED := 80 90 100 103 120
 HIP_WANTED  := gfx90a gfx942 gfx950
-HIP_FLAGS   := -x hip -include hip/hip_runtime.h -include $(GPU_ASK) -O3
+HIP_FLAGS   := -x hip -include hip/hip_runtime.h -O3
 
 # Each architecture of the list that this compiler knows, and PTX of the newest for later ones.
 $(BUILD)/gpu/%.fatbin: runtime/%.cu $(GPU_ASK)
@@ -133,8 +133,7 @@ $(BUILD)/gpu/%.fatbin: runtime/%.cu $(GPU_ASK)
 	@mkdir -p $(@D)
 	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
 	    case "$$known" in *sm_$$n*) flags="$$flags -gencode arch=compute_$$n,code=sm_$$n"; last=$$n;; esac; done; \
-	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last \
-	    -include $(GPU_ASK) -o $@ $<
+	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
 $(BUILD)/gpu/%.hsaco: runtime/%.cu $(GPU_ASK)

@@ -386,7 +386,7 @@ static int ask_cpu(struct k3_cast_lane *lane, const struct k3_quant *quant, enum
         return rc;
     lane->has_failed = true;
     return k3_fail(err, K3_EDEVICE,
-                   "device %s:%u: it refuses rows %" PRIu64 " to %" PRIu64
+                   "device %s:%u: it does not cast rows %" PRIu64 " to %" PRIu64
                    " of tensor %s, which the "
                    "CPU casts: GPU and CPU disagree; test this GPU, or cast on the CPU",
                    api_of(lane)->name, lane->owner->gpu.index, rows->row_first,

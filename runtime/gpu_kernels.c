@@ -46,7 +46,10 @@ EMBED(k3_cast_cuda, CUDA_BYTES("cast"));
 EMBED(k3_cast_hip, HIP_BYTES("cast"));
 /* The byte behind a source ends the string. */
 EMBED(k3_check_source, SOURCE_BYTES("unit_check.cu"));
-EMBED(k3_cast_source, SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast.cu"));
+/* hipRTC has no headers: they come first. */
+EMBED(k3_cast_source, SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast_num.cuh")
+                          SOURCE_BYTES("cast_rows.cuh") SOURCE_BYTES("cast_mx.cuh")
+                              SOURCE_BYTES("cast.cu"));
 
 static const char *const check_names[] = {K3_UNIT_CHECK_NAME, NULL};
 

@@ -1,0 +1,443 @@
+/* Kernels of casts out of MXFP4: formats/cast_mxfp4.c.  Part of cast.cu, see there. */
+#ifndef K3_CAST_MX_CUH
+#define K3_CAST_MX_CUH
+
+/* ---- out of MXFP4 ---- */
+
+/* A thread takes eight codes, four bytes: four threads a group of 32, whose sums they exchange. */
+#define MX_BLOCK     256
+#define MX_READS     8 /* of one thread, all begun before the first is needed */
+#define MX_PASS      (MX_BLOCK * MX_READS)
+#define MX_WORDS     4 /* of eight codes, in a group */
+#define TILE_WORDS   (STRIPE / EIGHT)
+#define E8M0_NAN     0xffu
+#define BF16_MAX     252 /* as in cast_mxfp4.c, also below */
+#define BF16_MOST    0x7f7fu
+#define BLOCK_SPREAD 14
+#define BLOCK_TOP    6
+#define BLOCK_ROWS   32 /* of the table of shifts */
+#define NVFP4_TOP    8
+#define NVFP4_SPREAD 17
+
+/* What a group of threads shares. */
+struct mx_shared {
+    struct k3_cast_result result;
+    u32 by_scale[256];     /* sums of (2 * value)^2; cast_call.c sees to it that they fit */
+    u32 table[BLOCK_ROWS][2]; /* FP8 blocks: E4M3 bytes of magnitudes 0 ... 7 by shift */
+    u32 slot[3];
+};
+
+INLINE void begin_mx(struct mx_shared *shared)
+{
+    for (u32 i = threadIdx.x; i < 256; i += MX_BLOCK)
+        shared->by_scale[i] = 0;
+    begin_result(&shared->result);
+}
+
+INLINE void end_mx(const struct k3_cast_ask *ask, struct mx_shared *shared)
+{
+    __syncthreads();
+    for (u32 byte = threadIdx.x; byte < E8M0_NAN; byte += MX_BLOCK)
+        if (shared->by_scale[byte]) /* in units of 2^(2 (byte - 127) - 2) */
+            add_at(shared->result.x2, shared->by_scale[byte], 2 * (int)byte - 256 - K3_CAST_UNIT);
+    end_result(ask, &shared->result);
+}
+
+/* Four bytes, each the one of eight (low: 0 to 3) that a nibble names; its bit 3 does not count. */
+INLINE u32 pick(u32 low, u32 high, u32 nibbles)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, nibbles & 0x7777);
+#else
+    u64 table = (u64)high << 32 | low;
+    u32 bytes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bytes |= ((u32)(table >> (nibbles >> (4 * i) & 7) * 8) & 0xff) << (8 * i);
+    return bytes;
+#endif
+}
+
+/* Bit 3 of each of four nibbles as the highest bit of a byte. */
+INLINE u32 signs(u32 nibbles)
+{
+    return (nibbles & 0x8) << 4 | (nibbles & 0x80) << 8 | (nibbles & 0x800) << 12 |
+           (nibbles & 0x8000) << 16;
+}
+
+/* Sum of the squares of four bytes. */
+INLINE u32 squares(u32 bytes)
+{
+#ifdef __CUDA_ARCH__
+    return __dp4a(bytes, bytes, 0u);
+#else
+    u32 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum += (bytes >> (8 * i) & 0xff) * (bytes >> (8 * i) & 0xff);
+    return sum;
+#endif
+}
+
+/* Twice the magnitudes of E2M1. */
+#define TWICE_LOW  0x03020100u
+#define TWICE_HIGH 0x0c080604u
+#define LESS_LOW   0xfdfeff00u /* and less than 0, as bytes */
+#define LESS_HIGH  0xf4f8fafcu
+#define E4M3_LOW   0x3c383000u
+#define E4M3_HIGH  0x4c484440u
+
+/* Sum of (2 * value)^2 of a whole group: the same in its four threads. */
+INLINE u32 group_squares(u32 codes)
+{
+    u32 sum = squares(pick(TWICE_LOW, TWICE_HIGH, codes)) +
+              squares(pick(TWICE_LOW, TWICE_HIGH, codes >> 16));
+    sum += EXCHANGE(sum, 1);
+    return sum + EXCHANGE(sum, 2);
+}
+
+/* Eight codes as bytes of a table of magnitudes, with the sign in front. */
+INLINE uint2 signed_bytes(u32 low, u32 high, u32 codes)
+{
+    uint2 bytes;
+    bytes.x = pick(low, high, codes) | signs(codes);
+    bytes.y = pick(low, high, codes >> 16) | signs(codes >> 16);
+    return bytes;
+}
+
+INLINE u32 int8_bytes(u32 codes)
+{
+    u32 less = (signs(codes) >> 7) * 0xff;
+    return (pick(TWICE_LOW, TWICE_HIGH, codes) & ~less) | (pick(LESS_LOW, LESS_HIGH, codes) & less);
+}
+
+/* One of eight codes, four bytes of them at `word`. */
+struct mx_word {
+    u64 word;   /* of the matrix */
+    u32 codes;
+    u32 scale;  /* its byte */
+    u32 sum;    /* of the group's squares */
+    int is_first; /* of its group */
+};
+
+/* What is counted once for each group. */
+INLINE void count_group(struct mx_shared *shared, const struct mx_word *w, struct counts *counts)
+{
+    counts->refused += w->scale == E8M0_NAN;
+    if (!w->is_first)
+        return;
+    counts->zero += w->sum == 0;
+    if (w->sum)
+        atomicAdd(&shared->by_scale[w->scale], w->sum);
+}
+
+INLINE double e2m1_double(u32 code, int scale)
+{
+    return (double)e2m1_value(code) * double_pow2(scale - 127);
+}
+
+/* A value of a group out of the window became y; one that is 0 and stays it adds nothing. */
+INLINE void add_breach(struct mx_shared *shared, double x, double y)
+{
+    double d = fabs(x - y), square = d * d;
+    if (square > 0.0) {
+        add_square(shared->result.err2, square);
+        atomicMax(&shared->result.max_abs_error, (u64)__double_as_longlong(d));
+    }
+}
+
+/* A group that is out of the window: counted, or refused. */
+INLINE void meet_breach(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                        const struct mx_word *w)
+{
+    if (!w->is_first)
+        return;
+    atomicAdd(&shared->result.breach_groups, 1ull);
+    if (ask->oow == OOW_FAIL)
+        atomicAdd(&shared->result.refused, 1ull);
+}
+
+/* -- BF16 -- */
+
+/* Is a code of the group too large for BF16?  Its codes are read again, since this is rare. */
+INLINE int is_bf16_breach(const struct k3_cast_ask *ask, const struct mx_word *w)
+{
+    const u32 *codes = (const u32 *)ask->x + w->word / MX_WORDS * MX_WORDS;
+    u32 least = w->scale == 253 ? 6 : 4, found = 0;
+    for (int i = 0; i < 4 * EIGHT; i++)
+        found |= (codes[i / EIGHT] >> (4 * (i % EIGHT)) & 7) >= least;
+    return found != 0;
+}
+
+/* As bf16_table in cast_mxfp4.c. */
+INLINE u32 bf16_of_code(u32 code, u32 scale, u32 oow)
+{
+    u32 used = oow == OOW_SNAP && scale > BF16_MAX ? BF16_MAX : scale, magnitude = code & 7;
+    u32 bits = bits_of(e2m1_value(magnitude) * e8m0_value(used)) >> 16;
+    if ((used == 253 && magnitude >= 6) || (used == 254 && magnitude >= 4))
+        bits = BF16_MOST;
+    return bits | (code & 8) << 12;
+}
+
+/* Where the scale is above 252. */
+APART void bf16_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                       const struct mx_word *w, u32 *out)
+{
+    int is_breach = is_bf16_breach(ask, w);
+    if (is_breach)
+        meet_breach(ask, shared, w);
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (int i = 0; i < EIGHT; i++) {
+        u32 code = w->codes >> (4 * i) & 15;
+        u32 bf16 = bf16_of_code(code, w->scale, is_breach ? ask->oow : OOW_REQUANT);
+        out[i / 2] |= bf16 << (16 * (i % 2));
+        if (is_breach)
+            add_breach(shared, e2m1_double(code, (int)w->scale), (double)float_of(bf16 << 16));
+    }
+}
+
+INLINE void to_bf16(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                    const struct mx_word *w)
+{
+    u32 out[4];
+    if (w->scale > BF16_MAX) {
+        bf16_slowly(ask, shared, w, out);
+    } else {
+        /* 2^126, which makes a code's FP32 bits its value, and the scale; exact, one by one. */
+        const float scale = e8m0_value(w->scale);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            u32 low = w->codes >> (8 * k), high = w->codes >> (8 * k + 4);
+            u32 a = bits_of(float_of((low & 7) << 22) * 0x1p126f * scale) >> 16;
+            u32 b = bits_of(float_of((high & 7) << 22) * 0x1p126f * scale);
+            out[k] = a | (low & 8) << 12 | b | (high & 8) << 28;
+        }
+    }
+    uint4 v;
+    v.x = out[0], v.y = out[1], v.z = out[2], v.w = out[3];
+    ((uint4 *)ask->weight)[w->word] = v;
+}
+
+/* -- MXFP8 and INT8: always exact -- */
+
+INLINE void to_mxfp8(const struct k3_cast_ask *ask, const struct mx_word *w)
+{
+    ((uint2 *)ask->weight)[w->word] = signed_bytes(E4M3_LOW, E4M3_HIGH, w->codes);
+    if (w->is_first)
+        ((u8 *)ask->scale)[w->word / MX_WORDS] = (u8)w->scale;
+}
+
+INLINE void to_int8(const struct k3_cast_ask *ask, const struct mx_word *w)
+{
+    uint2 bytes;
+    bytes.x = int8_bytes(w->codes);
+    bytes.y = int8_bytes(w->codes >> 16);
+    ((uint2 *)ask->weight)[w->word] = bytes;
+    if (w->is_first) /* 2^(byte - 128) */
+        ((u16 *)ask->scale)[w->word / MX_WORDS] =
+            (u16)(w->scale > 1 ? (w->scale - 1) << 7 : 0x20u << w->scale);
+}
+
+/* -- NVFP4 -- */
+
+/* The scale byte that the top of the window stands for, out of the global: a power of two. */
+INLINE int nvfp4_max(const struct k3_cast_ask *ask)
+{
+    int exponent = (int)(bits_of(ask->global) >> 23);
+    return ask->is_modelopt ? exponent + NVFP4_TOP : 254 - exponent + NVFP4_TOP;
+}
+
+INLINE u32 nvfp4_scale(int k, int max)
+{
+    int j = k - max + NVFP4_TOP;
+    if (j >= -6)
+        return (u32)((j > NVFP4_TOP ? NVFP4_TOP : j) + 7) << 3;
+    return j < -8 ? 1u : 1u << (j + 9); /* subnormal: multiples of 2^-9 */
+}
+
+/* Codes of a group that is out of the window. */
+APART u32 nvfp4_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                       const struct mx_word *w, int max)
+{
+    int scale = (int)w->scale, used = scale > max ? max : max - NVFP4_SPREAD;
+    u32 out = 0;
+    meet_breach(ask, shared, w);
+    for (int i = 0; i < EIGHT; i++) {
+        u32 code = w->codes >> (4 * i) & 15;
+        double x = e2m1_double(code, scale);
+        if (ask->oow == OOW_REQUANT)
+            code = e2m1_code((float)(x * double_pow2(127 - used)));
+        out |= code << (4 * i);
+        add_breach(shared, x, e2m1_double(code, used));
+    }
+    return out;
+}
+
+INLINE void to_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                     const struct mx_word *w, int max)
+{
+    int scale = (int)w->scale;
+    u32 codes = w->codes;
+    if (w->sum && (scale > max || max - scale > NVFP4_SPREAD))
+        codes = nvfp4_slowly(ask, shared, w, max);
+    ((u32 *)ask->weight)[w->word] = codes;
+    if (w->is_first)
+        ((u16 *)ask->scale)[w->word / MX_WORDS] = (u16)(nvfp4_scale(scale, max) * 0x101);
+}
+
+/* -- group by group, whatever the rows -- */
+
+#define TO_BF16  0
+#define TO_MXFP8 1
+#define TO_INT8  2
+#define TO_NVFP4 3
+
+INLINE void mx_groups(const struct k3_cast_ask *ask, const int to, struct mx_shared *shared)
+{
+    const u64 words = ask->row_count * (ask->cols / EIGHT);
+    const int max = to == TO_NVFP4 ? nvfp4_max(ask) : 0;
+    struct counts counts = {0, 0, 0};
+    for (u64 first = (u64)blockIdx.x * MX_PASS; first < words; first += (u64)gridDim.x * MX_PASS) {
+        u32 codes[MX_READS], scale[MX_READS];
+#pragma unroll
+        for (int k = 0; k < MX_READS; k++) {
+            u64 word = first + (u32)k * MX_BLOCK + threadIdx.x;
+            codes[k] = word < words ? ((const u32 *)ask->x)[word] : 0;
+            scale[k] = word < words ? ((const u8 *)ask->x_scale)[word / MX_WORDS] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < MX_READS; k++) {
+            struct mx_word w;
+            w.word = first + (u32)k * MX_BLOCK + threadIdx.x;
+            w.codes = codes[k];
+            w.scale = scale[k];
+            w.sum = group_squares(codes[k]);
+            w.is_first = threadIdx.x % MX_WORDS == 0;
+            if (w.word >= words)
+                continue; /* all four of a group */
+            count_group(shared, &w, &counts);
+            if (to == TO_BF16)
+                to_bf16(ask, shared, &w);
+            else if (to == TO_MXFP8)
+                to_mxfp8(ask, &w);
+            else if (to == TO_INT8)
+                to_int8(ask, &w);
+            else
+                to_nvfp4(ask, shared, &w, max);
+        }
+    }
+    if (counts.zero)
+        atomicAdd(&shared->result.zero_groups, (u64)counts.zero);
+    if (counts.refused)
+        atomicAdd(&shared->result.refused, (u64)counts.refused);
+}
+
+#define MX_KERNEL(name, to)                                                                        \
+    KERNEL __launch_bounds__(MX_BLOCK) name(const struct k3_cast_ask ask)                          \
+    {                                                                                              \
+        __shared__ struct mx_shared shared;                                                        \
+        begin_mx(&shared);                                                                         \
+        mx_groups(&ask, to, &shared);                                                              \
+        end_mx(&ask, &shared);                                                                     \
+    }
+
+MX_KERNEL(k3_cast_mx_bf16, TO_BF16)
+MX_KERNEL(k3_cast_mx_mxfp8, TO_MXFP8)
+MX_KERNEL(k3_cast_mx_int8, TO_INT8)
+MX_KERNEL(k3_cast_mx_nvfp4, TO_NVFP4)
+
+/* -- FP8 blocks -- */
+
+/* E4M3 of value * 2^(6 - shift): exact up to shift 14, nearest even beyond. */
+INLINE void make_shifts(struct mx_shared *shared)
+{
+    u32 shift = threadIdx.x / 8, magnitude = threadIdx.x % 8;
+    if (threadIdx.x < BLOCK_ROWS * 8)
+        ((u8 *)shared->table)[threadIdx.x] =
+            (u8)e4m3_code(e2m1_value(magnitude) * e8m0_value(127 + BLOCK_TOP - shift));
+}
+
+INLINE void block_breach(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                         const struct mx_word *w, int max, uint2 bytes)
+{
+    meet_breach(ask, shared, w);
+    for (int i = 0; i < EIGHT; i++) {
+        u32 byte = (i < 4 ? bytes.x : bytes.y) >> (8 * (i % 4)) & 0xff;
+        add_breach(shared, e2m1_double(w->codes >> (4 * i) & 15, (int)w->scale),
+                   (double)e4m3_value(byte) * double_pow2(max - 127 - BLOCK_TOP));
+    }
+}
+
+INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                     const struct mx_word *w, int max)
+{
+    const int last = ask->oow == OOW_SNAP ? BLOCK_SPREAD : BLOCK_ROWS - 1;
+    int shift = max - (int)w->scale, row = shift < 0 ? 0 : shift > last ? last : shift;
+    uint2 bytes = signed_bytes(shared->table[row][0], shared->table[row][1], w->codes);
+    if (w->sum && shift > BLOCK_SPREAD)
+        block_breach(ask, shared, w, max, bytes);
+    ((uint2 *)ask->weight)[w->word] = bytes;
+}
+
+/* Of a block of 128 rows: 16 threads for each of 16 rows, eight times. */
+INLINE void mx_block(const struct k3_cast_ask *ask, struct mx_shared *shared, u64 block, u32 *now,
+                     struct counts *counts)
+{
+    const u64 row_words = ask->cols / EIGHT, row_blocks = (ask->cols + STRIPE - 1) / STRIPE;
+    const u64 column = block % row_blocks * TILE_WORDS + threadIdx.x % TILE_WORDS;
+    const u64 row = block / row_blocks * STRIPE + threadIdx.x / TILE_WORDS;
+    struct mx_word w[MX_READS];
+    int is_there[MX_READS];
+    u32 most = 0; /* one more than the largest scale of groups that are not 0 */
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++) {
+        u64 at = row + (u32)k * (MX_BLOCK / TILE_WORDS);
+        is_there[k] = column < row_words && at < ask->row_count;
+        w[k].word = at * row_words + column;
+        w[k].is_first = threadIdx.x % MX_WORDS == 0;
+        w[k].codes = is_there[k] ? ((const u32 *)ask->x)[w[k].word] : 0;
+        w[k].scale = is_there[k] ? ((const u8 *)ask->x_scale)[w[k].word / MX_WORDS] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++) {
+        w[k].sum = group_squares(w[k].codes);
+        if (is_there[k])
+            count_group(shared, &w[k], counts);
+        if (w[k].sum)
+            most = most_u32(most, w[k].scale + 1);
+    }
+    raise_slot(now, most);
+    int max = (int)*now - 1; /* -1: nothing but zeros */
+    if (threadIdx.x == 0)
+        ((float *)ask->scale)[block] =
+            max < 0 ? 0x1p-23f
+                    : (float)double_pow2(max - 127 - BLOCK_TOP);
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++)
+        if (is_there[k])
+            to_block(ask, shared, &w[k], max);
+}
+
+KERNEL __launch_bounds__(MX_BLOCK) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
+{
+    __shared__ struct mx_shared shared;
+    const u64 blocks = (ask.row_count + STRIPE - 1) / STRIPE * ((ask.cols + STRIPE - 1) / STRIPE);
+    struct counts counts = {0, 0, 0};
+    u32 turn = 0;
+    make_shifts(&shared);
+    if (threadIdx.x < 3)
+        shared.slot[threadIdx.x] = 0;
+    begin_mx(&shared);
+    for (u64 block = blockIdx.x; block < blocks; block += gridDim.x, turn++) {
+        mx_block(&ask, &shared, block, &shared.slot[turn % 3], &counts);
+        if (threadIdx.x == 0)
+            shared.slot[(turn + 2) % 3] = 0;
+    }
+    if (counts.zero)
+        atomicAdd(&shared.result.zero_groups, (u64)counts.zero);
+    if (counts.refused)
+        atomicAdd(&shared.result.refused, (u64)counts.refused);
+    end_mx(&ask, &shared);
+}
+
+#endif

@@ -1,0 +1,718 @@
+/* Kernels of casts out of BF16: formats/quant_bf16.c.  Part of cast.cu, see there.
+ *
+ * Two threads work on a row.  One has the first eight of every sixteen values, the other the last
+ * eight: so each keeps eight of the sixteen sums, adds to them in the order of columns, and reads 16
+ * bytes at a time.  A span of 128 columns is 8 such reads, all begun before the first is needed.
+ * Threads of rows that do not exist work on the last row and write nothing, since all threads must
+ * meet where they exchange values. */
+#ifndef K3_CAST_ROWS_CUH
+#define K3_CAST_ROWS_CUH
+
+/* ---- quotients ---- */
+
+/* A scale and its inverse, rounded; 0: too large or too small for what is done the quick way. */
+struct by {
+    float scale, inverse;
+};
+
+#define QUICK_LEAST 0x1p-60f
+#define QUICK_MOST  0x1p60f
+
+INLINE struct by by_scale(float scale)
+{
+    struct by by;
+    by.scale = scale;
+    by.inverse = scale >= QUICK_LEAST && scale <= QUICK_MOST ? 1.0f / scale : 0.0f;
+    return by;
+}
+
+/* Powers of two. */
+INLINE struct by by_byte(u32 byte)
+{
+    struct by by;
+    by.scale = e8m0_value(byte);
+    by.inverse = byte <= 244 ? float_of((254 - byte) << 23) : 0.0f; /* 448 * 2^117 is an FP32 */
+    return by;
+}
+
+/* x / scale, rounded as division rounds it wherever a code depends on it: the remainder is exact,
+ * and no BF16 number over any scale comes so near to where a code changes that the rounded inverse
+ * would matter (tests/test_cast_kernels.c looks for the nearest). */
+INLINE float quotient(const int is_pow2, float x, struct by by)
+{
+    float q = x * by.inverse;
+    return is_pow2 ? q : __fmaf_rn(__fmaf_rn(-q, by.scale, x), by.inverse, q);
+}
+
+/* The same where x may be anything. */
+INLINE float ratio(float x, struct by by)
+{
+    if (by.inverse > 0.0f && x >= QUICK_LEAST && x <= QUICK_MOST)
+        return quotient(0, x, by);
+    return x / by.scale;
+}
+
+/* ---- eight values ---- */
+
+/* Of one thread. */
+struct sums {
+    double x2[EIGHT], err2[EIGHT];
+    float most;    /* largest error */
+    double most_slow; /* and of what was done the slow way */
+};
+
+INLINE void begin_sums(struct sums *sums)
+{
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++)
+        sums->x2[i] = sums->err2[i] = 0.0;
+    sums->most = 0.0f;
+    sums->most_slow = 0.0;
+}
+
+/* FP32 bits of value i of four words of BF16. */
+INLINE u32 bits_at(const u32 *x, int i)
+{
+    return i & 1 ? x[i / 2] & 0xffff0000u : x[i / 2] << 16;
+}
+
+INLINE u32 bf16_rounded(u32 bits)
+{
+    return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+}
+
+/* One value in the arithmetic of quant_scalar.c: its code, and what that stands for. */
+INLINE float slow_value(int kind, float x, float scale, u32 *code)
+{
+    float q = x / scale, value;
+    if (kind == E4M3_BF16)
+        q = float_of(bf16_rounded(bits_of(q)));
+    if (IS_INT(kind)) {
+        *code = kind == INT8 ? round_int(INT8, q, &value) : round_int(INT4, q, &value);
+    } else if (kind == E2M1) {
+        *code = e2m1_code(q);
+        value = e2m1_value(*code);
+    } else {
+        *code = e4m3_code(q);
+        value = e4m3_value(*code);
+    }
+    return fmaxf(fminf(value * scale, FLOAT_MOST), -FLOAT_MOST);
+}
+
+/* Eight values by any scale: FP64 differences, products that are rounded. */
+APART void eight_slowly(int kind, const u32 *x, float scale, struct sums *sums, u32 *out)
+{
+    out[0] = out[1] = 0;
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        u32 code;
+        float value = float_of(bits_at(x, i));
+        double d = (double)value - (double)slow_value(kind, value, scale, &code);
+        double square = PRODUCT_DOUBLE(d, d);
+        sums->x2[i] += (double)value * (double)value;
+        sums->err2[i] += square;
+        sums->most_slow = fmax(sums->most_slow, fabs(d));
+        if (IS_NIBBLE(kind))
+            out[0] |= code << (4 * i);
+        else
+            out[i / 4] |= code << (8 * (i % 4));
+    }
+}
+
+/* Eight values by a scale that has an inverse, none above 1.7 times what the format holds.  Then x
+ * and what its code stands for are within a factor of two, or the code is 0: so their difference is
+ * an FP32 number, and its square, as that of x, an FP64 number: fused sums are the same.  Signs are
+ * put back at the end. */
+INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
+                          struct sums *sums, u32 *out)
+{
+    out[0] = out[1] = 0;
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        float a = float_of(IS_INT(kind) ? bits_at(x, i) : bits_at(x, i) & MAGNITUDE), value;
+        float q = quotient(is_pow2, a, by);
+        u32 code;
+        if (kind == E4M3_BF16)
+            q = float_of(bf16_rounded(bits_of(q)));
+        code = IS_INT(kind) ? round_int(kind, q, &value) : round_float(kind, q, &value);
+        float d = a - PRODUCT(value, by.scale);
+        sums->x2[i] = __fma_rn((double)a, (double)a, sums->x2[i]);
+        sums->err2[i] = __fma_rn((double)d, (double)d, sums->err2[i]);
+        sums->most = fmaxf(sums->most, fabsf(d));
+        if (IS_NIBBLE(kind))
+            out[0] += code << (4 * i);
+        else
+            out[i / 4] += code << (8 * (i % 4));
+    }
+    if (kind == E2M1) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            out[0] |= (x[k] >> 12 & 8 | x[k] >> 24 & 0x80) << (8 * k);
+    } else if (!IS_INT(kind)) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            out[k / 2] |= (x[k] >> 8 & 0x80 | x[k] >> 16 & 0x8000) << (16 * (k % 2));
+    }
+}
+
+/* q_most: the largest quotient of the group. */
+INLINE void eight(const int kind, const int is_pow2, const u32 *x, struct by by, float q_most,
+                  struct sums *sums, u32 *out)
+{
+    if (by.inverse > 0.0f && q_most <= 1.7f * most_of(kind)) {
+        eight_quickly(kind, is_pow2, x, by, sums, out);
+    } else {
+        struct sums copy = *sums; /* so that the sums themselves stay in registers */
+        u32 four[4] = {x[0], x[1], x[2], x[3]}, codes[2];
+        eight_slowly(kind, four, by.scale, &copy, codes);
+        *sums = copy;
+        out[0] = codes[0];
+        out[1] = codes[1];
+    }
+}
+
+/* BF16 bits of the largest magnitude of eight values: as FP32 bits, whose lower half is noise. */
+INLINE u32 magnitude_of(const u32 *x)
+{
+    u32 high = 0, low = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        high = most_u32(high, x[k] & MAGNITUDE);
+        low = most_u32(low, x[k] << 17);
+    }
+    return most_u32(high >> 16, low >> 17);
+}
+
+/* ---- rows ---- */
+
+/* A thread's place: its row, and which half of every sixteen columns. */
+struct place {
+    u64 row;
+    u32 half;
+    int is_row; /* there is such a row */
+};
+
+INLINE struct place place_of(const struct k3_cast_ask *ask, u64 row)
+{
+    struct place place;
+    place.is_row = row < ask->row_count;
+    place.row = place.is_row ? row : ask->row_count - 1;
+    place.half = threadIdx.x & 1;
+    return place;
+}
+
+/* Eight values from column `col` on; those behind the last are 0. */
+INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
+{
+    const u16 *from = (const u16 *)ask->x + row * ask->cols + col;
+    x[0] = x[1] = x[2] = x[3] = 0;
+    if (ask->cols % EIGHT == 0) {
+        if (col < ask->cols) {
+            uint4 v = *(const uint4 *)from;
+            x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++)
+        if (col + (u32)i < ask->cols)
+            x[i / 2] |= (u32)from[i] << (16 * (i & 1));
+}
+
+INLINE void read_span(const struct k3_cast_ask *ask, struct place place, u64 col, u32 x[CHUNKS][4])
+{
+    if (ask->cols % SPAN == 0) {
+        const uint4 *from =
+            (const uint4 *)((const u16 *)ask->x + place.row * ask->cols + col) + place.half;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            uint4 v = from[2 * c];
+            x[c][0] = v.x, x[c][1] = v.y, x[c][2] = v.z, x[c][3] = v.w;
+        }
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        read_eight(ask, place.row, col + (u32)c * 16 + place.half * EIGHT, x[c]);
+}
+
+/* Codes of a whole span: the two threads of a row have every other piece of it; each takes one half
+ * of the span off the other, so that it writes 16 bytes at a time. */
+INLINE void write_span(const int words, u8 *to, struct place place, u32 out[CHUNKS][2])
+{
+    u32 mine[CHUNKS][2]; /* pieces in their order */
+#pragma unroll
+    for (int c = 0; c < CHUNKS / 2; c++) {
+#pragma unroll
+        for (int k = 0; k < words; k++) {
+            u32 keep = place.half ? out[c + CHUNKS / 2][k] : out[c][k];
+            u32 give = place.half ? out[c][k] : out[c + CHUNKS / 2][k];
+            u32 got = EXCHANGE(give, 1);
+            mine[2 * c][k] = place.half ? got : keep;
+            mine[2 * c + 1][k] = place.half ? keep : got;
+        }
+    }
+    if (!place.is_row)
+        return;
+    uint4 *at = (uint4 *)to + place.half * 2 * (u32)words;
+#pragma unroll
+    for (int q = 0; q < 2 * words; q++) {
+        uint4 v;
+        if (words == 1)
+            v.x = mine[4 * q][0], v.y = mine[4 * q + 1][0], v.z = mine[4 * q + 2][0],
+            v.w = mine[4 * q + 3][0];
+        else
+            v.x = mine[2 * q][0], v.y = mine[2 * q][1], v.z = mine[2 * q + 1][0],
+            v.w = mine[2 * q + 1][1];
+        at[q] = v;
+    }
+}
+
+/* Codes of eight values. */
+INLINE void write_eight(const struct k3_cast_ask *ask, const int words, u64 row, u64 col,
+                        const u32 *out)
+{
+    u64 at = row * ask->cols + col;
+    if (col >= ask->cols)
+        return;
+    if (words == 1) { /* columns of nibbles are multiples of 16 */
+        *(u32 *)((u8 *)ask->weight + at / 2) = out[0];
+        return;
+    }
+    for (u32 i = 0; i < EIGHT && col + i < ask->cols; i++)
+        ((u8 *)ask->weight)[at + i] = (u8)(out[i / 4] >> (8 * (i % 4)));
+}
+
+INLINE void write_codes(const struct k3_cast_ask *ask, const int kind, struct place place, u64 col,
+                        u32 out[CHUNKS][2])
+{
+    if (ask->cols % SPAN == 0) {
+        u64 at = place.row * ask->cols + col;
+        if (IS_NIBBLE(kind))
+            write_span(1, (u8 *)ask->weight + at / 2, place, out);
+        else
+            write_span(2, (u8 *)ask->weight + at, place, out);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        if (place.is_row)
+            write_eight(ask, IS_NIBBLE(kind) ? 1 : 2, place.row,
+                        col + (u32)c * 16 + place.half * EIGHT, out[c]);
+}
+
+/* ---- what a row adds to that ---- */
+
+INLINE double exchange_double(double value)
+{
+    u64 bits = (u64)__double_as_longlong(value);
+    u32 low = EXCHANGE((u32)bits, 1), high = EXCHANGE((u32)(bits >> 32), 1);
+    return __longlong_as_double((long long)((u64)high << 32 | low));
+}
+
+/* Lanes 0 to 15 added in order; right in the second thread of a row. */
+INLINE double add_lanes(const double *lane, u32 half)
+{
+    double sum = 0.0;
+    for (u32 turn = 0; turn < 2; turn++) {
+        if (turn == half) {
+#pragma unroll
+            for (int i = 0; i < EIGHT; i++)
+                sum += lane[i];
+        }
+        double other = exchange_double(sum);
+        if (turn == 0 && half == 1)
+            sum = other;
+    }
+    return sum;
+}
+
+INLINE void end_row(struct place place, const struct sums *sums, struct k3_cast_result *shared)
+{
+    double x2 = add_lanes(sums->x2, place.half), err2 = add_lanes(sums->err2, place.half);
+    double most = fmax((double)sums->most, sums->most_slow);
+    if (!place.is_row)
+        return;
+    if (place.half) {
+        add_square(shared->x2, x2);
+        add_square(shared->err2, err2);
+    }
+    if (most > 0.0)
+        atomicMax(&shared->max_abs_error, (u64)__double_as_longlong(most));
+}
+
+INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_result *shared)
+{
+    if (!place.is_row || place.half)
+        return;
+    if (counts.saturated)
+        atomicAdd(&shared->saturated_groups, (u64)counts.saturated);
+    if (counts.zero)
+        atomicAdd(&shared->zero_groups, (u64)counts.zero);
+    if (counts.refused)
+        atomicAdd(&shared->refused, (u64)counts.refused);
+}
+
+/* ---- groups of 16, 32 or 128 columns ---- */
+
+#define MXFP4  0
+#define MXFP8  1
+#define NVFP4  2
+#define INT4_G 3
+#define INT8_G 4
+#define IS_MX(format)   ((format) <= MXFP8)
+#define KIND_OF(format) \
+    ((format) == MXFP8 ? E4M3 : (format) == INT4_G ? INT4 : (format) == INT8_G ? INT8 : E2M1)
+#define GROUPS_OF(format) ((format) == NVFP4 ? 8 : 4) /* in a span; of 128 columns as four alike */
+#define GROUPS_MOST 8
+
+#define NVFP4_ZERO_BYTE 0x20u
+#define NVFP4_ONE_BYTE  0x38u
+#define NVFP4_LEAST     0x1p-9f
+#define NVFP4_BYTES     127 /* scale bytes 0 ... 126 */
+
+/* What is the same for all groups. */
+struct rule {
+    u32 carry;                   /* MX */
+    struct by amax_by;           /* by what amax is divided */
+    float global;                /* NVFP4 */
+    u32 is_modelopt;             /* NVFP4 */
+    const struct by *nvfp4;      /* by scale byte */
+};
+
+INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, const struct by *nvfp4)
+{
+    struct rule rule;
+    rule.carry = rule_carry(KIND_OF(format), ask->rule);
+    rule.global = ask->global;
+    rule.is_modelopt = ask->is_modelopt;
+    rule.nvfp4 = nvfp4;
+    rule.amax_by = by_scale(format == INT8_G   ? 127.5f
+                            : format == INT4_G ? 7.5f
+                            : rule.is_modelopt ? E2M1_MOST * rule.global
+                                               : E2M1_MOST);
+    return rule;
+}
+
+/* Scales of NVFP4 are few: each is made once for a group of threads. */
+INLINE void make_nvfp4(const struct k3_cast_ask *ask, struct by *nvfp4)
+{
+    for (u32 byte = threadIdx.x; byte < NVFP4_BYTES; byte += blockDim.x) {
+        float value = e4m3_value(byte);
+        float scale = ask->is_modelopt ? value * ask->global : value / ask->global;
+        nvfp4[byte] = by_scale(scale > 0.0f ? scale : 0x1p-149f);
+    }
+}
+
+INLINE u32 nvfp4_byte(float amax, const struct rule *rule)
+{
+    float want = ratio(amax, rule->amax_by);
+    if (rule->is_modelopt) {
+        if (!(want > 0.0f))
+            return NVFP4_ONE_BYTE;
+        return e4m3_code(fmaxf(want, NVFP4_LEAST));
+    }
+    u32 byte = e4m3_code(rule->global * want);
+    return byte ? byte : NVFP4_ZERO_BYTE;
+}
+
+/* The scale of a group as it is stored, and by what its values are divided. */
+INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, struct by *by)
+{
+    u32 stored;
+    if (IS_MX(format)) {
+        stored = scale_byte(KIND_OF(format), rule->carry, amax << 16);
+        *by = by_byte(stored);
+    } else if (format == NVFP4) {
+        stored = nvfp4_byte(float_of(amax << 16), rule) & 127;
+        *by = rule->nvfp4[stored < NVFP4_BYTES ? stored : 0];
+    } else {
+        stored = bf16_code(ratio(float_of(amax << 16), rule->amax_by));
+        stored = stored ? stored : 0x3c00u; /* 2^-7 */
+        *by = by_scale(float_of(stored << 16));
+    }
+    return stored;
+}
+
+/* Largest quotient of a group, as the CPU compares it. */
+INLINE float largest_quotient(const int format, u32 amax, struct by by)
+{
+    float a = float_of(amax << 16);
+    if (IS_MX(format) && by.inverse > 0.0f)
+        return a * by.inverse;
+    return ratio(a, by);
+}
+
+/* Scales of a span: together where they lie on their own. */
+INLINE void write_scales(const struct k3_cast_ask *ask, const int format, struct place place,
+                         u64 col, const u32 *stored)
+{
+    const int is_wide = format == INT4_G || format == INT8_G, groups = GROUPS_OF(format);
+    const u32 group_cols = format == INT4_G ? ask->group_cols : (u32)(SPAN / groups);
+    u64 at = (place.row * ask->cols + col) / group_cols;
+    if (!place.is_row || place.half)
+        return;
+    if (group_cols == SPAN) {
+        ((u16 *)ask->scale)[at] = (u16)stored[0];
+    } else if (ask->cols % SPAN == 0) {
+        u32 word[2] = {0, 0};
+#pragma unroll
+        for (int g = 0; g < groups; g++)
+            word[is_wide ? g / 2 : g / 4] |= is_wide ? stored[g] << (16 * (g % 2))
+                                                     : stored[g] << (8 * (g % 4));
+        u32 *to = (u32 *)((u8 *)ask->scale + (is_wide ? 2 * at : at));
+        to[0] = word[0];
+        if (is_wide || groups == 8)
+            to[1] = word[1];
+    } else {
+#pragma unroll
+        for (int g = 0; g < groups; g++) {
+            if (col + (u32)g * group_cols >= ask->cols)
+                continue;
+            if (is_wide)
+                ((u16 *)ask->scale)[at + (u32)g] = (u16)stored[g];
+            else
+                ((u8 *)ask->scale)[at + (u32)g] = (u8)stored[g];
+        }
+    }
+}
+
+/* Sum of squared errors of a group of 32 by one scale byte, as mx_try in quant_bf16.c adds it. */
+INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
+{
+    double lane[EIGHT];
+    const float scale = e8m0_value(byte);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        u32 code;
+        lane[i] = 0.0;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float value = float_of(bits_at(x[c], i));
+            double d = (double)value - (double)slow_value(kind, value, scale, &code);
+            double square = PRODUCT_DOUBLE(d, d);
+            lane[i] += square;
+        }
+    }
+    double sum = add_lanes(lane, half), other = exchange_double(sum);
+    return half ? sum : other;
+}
+
+/* The mse rule: of five bytes the one with the least error; of equals the smallest. */
+INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 amax)
+{
+    int first = (int)floor_byte < 2 ? 0 : (int)floor_byte - 2, last = (int)floor_byte + 2;
+    u32 best = (u32)first;
+    double least = 0.0;
+    for (int k = 0; k < 5; k++) { /* all threads five times, since they meet there */
+        int byte = first + k;
+        double error = mx_try(kind, x, half, byte < 255 ? (u32)byte : 254u);
+        if (byte <= last && byte < 255 && (k == 0 || error < least)) {
+            least = error;
+            best = (u32)byte;
+        }
+    }
+    return amax ? best : floor_byte;
+}
+
+INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
+                    const struct by *nvfp4, struct k3_cast_result *shared)
+{
+    const int kind = KIND_OF(format), groups = GROUPS_OF(format), each = CHUNKS / groups;
+    const struct rule rule = rule_of(ask, format, nvfp4);
+    const struct place place =
+        place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
+    const int is_one = format == INT4_G && ask->group_cols == SPAN; /* the span is one group */
+    struct counts counts = {0, 0, 0};
+    struct sums sums;
+    begin_sums(&sums);
+    for (u64 col = 0; col < ask->cols; col += SPAN) {
+        u32 x[CHUNKS][4], out[CHUNKS][2], amax[GROUPS_MOST], stored[GROUPS_MOST], all = 0;
+        read_span(ask, place, col, x);
+#pragma unroll
+        for (int g = 0; g < groups; g++) {
+            u32 own = magnitude_of(x[g * each]);
+            if (each == 2)
+                own = most_u32(own, magnitude_of(x[g * each + 1]));
+            amax[g] = most_u32(own, EXCHANGE(own, 1));
+            all = most_u32(all, amax[g]);
+        }
+        counts.refused += all >= BF16_INF;
+#pragma unroll
+        for (int g = 0; g < groups; g++) {
+            struct by by;
+            if (is_one)
+                amax[g] = all;
+            stored[g] = group_scale(format, amax[g], &rule, &by);
+            if (is_mse) {
+                stored[g] = mse_byte(kind, &x[g * each], place.half, stored[g], amax[g]);
+                by = by_byte(stored[g]);
+            }
+            float q_most = largest_quotient(format, amax[g], by);
+            if (is_one ? g == 0 : col + (u32)(g * (SPAN / groups)) < ask->cols) {
+                counts.saturated += q_most > most_of(kind);
+                counts.zero += amax[g] == 0;
+            }
+#pragma unroll
+            for (int c = g * each; c < (g + 1) * each; c++)
+                eight(kind, IS_MX(format), x[c], by, q_most, &sums, out[c]);
+        }
+        write_scales(ask, format, place, col, stored);
+        write_codes(ask, kind, place, col, out);
+    }
+    end_row(place, &sums, shared);
+    end_counts(place, counts, shared);
+}
+
+#define GROUPED_KERNEL(name, format, is_mse)                                                       \
+    KERNEL __launch_bounds__(PAIR_BLOCK) name(const struct k3_cast_ask ask)                        \
+    {                                                                                              \
+        __shared__ struct k3_cast_result shared;                                                   \
+        begin_result(&shared);                                                                     \
+        grouped(&ask, format, is_mse, 0, &shared);                                                 \
+        end_result(&ask, &shared);                                                                 \
+    }
+
+GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0)
+GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0)
+GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1)
+GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0)
+
+KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_nvfp4(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    __shared__ struct by nvfp4[NVFP4_BYTES];
+    make_nvfp4(&ask, nvfp4);
+    begin_result(&shared);
+    grouped(&ask, NVFP4, 0, nvfp4, &shared);
+    end_result(&ask, &shared);
+}
+
+/* ---- FP8 with FP32 scales ---- */
+
+INLINE float fp8_scale(const struct k3_cast_ask *ask, u32 amax)
+{
+    if (ask->is_pow2)
+        return amax ? e8m0_value(scale_byte(E4M3, rule_carry(E4M3, RULE_RCEIL), amax << 16))
+                    : 0x1p-23f;
+    float scale = float_of(amax << 16) / E4M3_MOST;
+    if (ask->is_modelopt)
+        scale = float_of(bf16_rounded(bits_of(scale)));
+    return scale > 0.0f ? scale : ask->is_modelopt ? 0x1p-7f : 0x1p-23f;
+}
+
+/* A span by one scale. */
+INLINE void fp8_span(const struct k3_cast_ask *ask, struct place place, u64 col, u32 x[CHUNKS][4],
+                     struct by by, float q_most, struct sums *sums)
+{
+    u32 out[CHUNKS][2];
+    if (ask->is_modelopt) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            eight(E4M3_BF16, 0, x[c], by, q_most, sums, out[c]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            eight(E4M3, 0, x[c], by, q_most, sums, out[c]);
+    }
+    write_codes(ask, E4M3, place, col, out);
+}
+
+/* Largest magnitude of a thread's part of a span. */
+INLINE u32 span_magnitude(u32 x[CHUNKS][4])
+{
+    u32 most = 0;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        most = most_u32(most, magnitude_of(x[c]));
+    return most;
+}
+
+INLINE void fp8_rows(const struct k3_cast_ask *ask, const int is_channel,
+                     struct k3_cast_result *shared)
+{
+    const struct place place =
+        place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
+    struct counts counts = {0, 0, 0};
+    struct sums sums;
+    u32 x[CHUNKS][4], amax = 0;
+    float scale = ask->global;
+    begin_sums(&sums);
+    if (is_channel) {
+        for (u64 col = 0; col < ask->cols; col += SPAN) {
+            read_span(ask, place, col, x);
+            amax = most_u32(amax, span_magnitude(x));
+        }
+        amax = most_u32(amax, EXCHANGE(amax, 1));
+        counts.zero = amax == 0;
+        scale = fp8_scale(ask, amax);
+        if (place.is_row && !place.half)
+            ((float *)ask->scale)[place.row] = scale;
+    }
+    const struct by by = by_scale(scale);
+    for (u64 col = 0; col < ask->cols; col += SPAN) {
+        read_span(ask, place, col, x);
+        u32 own = span_magnitude(x);
+        amax = most_u32(amax, own);
+        fp8_span(ask, place, col, x, by, ratio(float_of(own << 16), by), &sums);
+    }
+    amax = most_u32(amax, EXCHANGE(amax, 1));
+    counts.refused = amax >= BF16_INF;
+    end_row(place, &sums, shared);
+    end_counts(place, counts, shared);
+}
+
+KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_rows(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    begin_result(&shared);
+    fp8_rows(&ask, 0, &shared);
+    end_result(&ask, &shared);
+}
+
+/* Rows are read twice: nothing near is large enough for the rows that are being worked on. */
+KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_channel(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    begin_result(&shared);
+    fp8_rows(&ask, 1, &shared);
+    end_result(&ask, &shared);
+}
+
+/* A stripe of 128 rows, block after block.  A block is read once: it waits in registers while the
+ * threads find its amax.  Of three slots for that one is in use, one may still be read by who is
+ * late, and one is made 0 for the next block. */
+KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    __shared__ u32 slot[3];
+    const struct place place = place_of(&ask, (u64)blockIdx.x * STRIPE + threadIdx.x / 2);
+    const u64 blocks = (ask.cols + STRIPE - 1) / STRIPE;
+    struct counts counts = {0, 0, 0};
+    struct sums sums;
+    begin_sums(&sums);
+    if (threadIdx.x < 3)
+        slot[threadIdx.x] = 0;
+    begin_result(&shared);
+    for (u64 block = 0; block < blocks; block++) {
+        u32 x[CHUNKS][4], *now = &slot[block % 3];
+        read_span(&ask, place, block * STRIPE, x);
+        raise_slot(now, span_magnitude(x));
+        u32 amax = *now;
+        const struct by by = by_scale(fp8_scale(&ask, amax));
+        if (threadIdx.x == 0) {
+            slot[(block + 2) % 3] = 0;
+            ((float *)ask.scale)[blockIdx.x * blocks + block] = by.scale;
+            counts.zero += amax == 0;
+            counts.refused += amax >= BF16_INF;
+        }
+        fp8_span(&ask, place, block * STRIPE, x, by, ratio(float_of(amax << 16), by), &sums);
+    }
+    end_row(place, &sums, &shared);
+    end_counts(place, counts, &shared);
+    end_result(&ask, &shared);
+}
+
+#endif
