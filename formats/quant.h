@@ -103,6 +103,8 @@ void k3_qstats_init(struct k3_qstats *stats);
 void k3_qstats_merge(struct k3_qstats *into, const struct k3_qstats *other);
 bool k3_qstats_lossless(const struct k3_qstats *stats);  /* every value came back equal */
 double k3_qstats_sqnr_db(const struct k3_qstats *stats); /* infinite where lossless */
+/* The same of two sums of squares; equal bits on every machine. */
+double k3_sqnr_db(double x2, double err2);
 double k3_qstats_rel_rmse(const struct k3_qstats *stats);
 
 /* ---- Casts of rows ---- */
