@@ -166,8 +166,7 @@ static void through_mxfp4(uint64_t row_count)
     memcpy(codes, weight, row_count * COLS / 2);
     memcpy(scales, scale, row_count * COLS / K3_MX_GROUP);
     struct k3_quant quant = {.name = "w", .params = k3_qparams_default(K3_Q_BF16), .cols = COLS};
-    struct k3_qrows rows = {
-        .x = codes, .x_scale = scales, .row_count = row_count, .weight = x};
+    struct k3_qrows rows = {.x = codes, .x_scale = scales, .row_count = row_count, .weight = x};
     struct k3_qstats stats;
     k3_qstats_init(&stats);
     assert_int_equal(k3_mx_rows(&quant, &rows, &stats, NULL), 0);

@@ -1,4 +1,5 @@
-"""k3-cast-report.json, from outside: its figures computed again, its bytes whatever made them.
+"""k3-cast-report.json, from outside: its figures computed again, its bytes whatever made them; and
+the histograms of inspect.
 
 Usage: test_cast_report.py (K3 and K3_BUILD in the environment).  Values of source and set are decoded
 here by the formats alone (docs/QUANTIZATION.md 1) and compared; no code of the program is used.
@@ -183,6 +184,32 @@ def check_figures(suite, tool, ckpt, where):
     suite.group("totals by role are the sums of their lines", len(report["totals"]), wrong)
 
 
+def check_histograms(suite, tool, ckpt):
+    """inspect --stats of a whole checkpoint: the codes and scales of MXFP4 counted here."""
+    folder, codes, scales = Folder(ckpt), [0] * 16, [0] * 256
+    for tensor in folder.rows:
+        data = folder.read(tensor)[2] if "weight_" in tensor else b""
+        for byte in range(256):
+            count = data.count(byte)
+            if tensor.endswith("_scale"):
+                scales[byte] += count
+            else:
+                codes[byte & 15] += count
+                codes[byte >> 4] += count
+    done = tool.run("inspect", ckpt, "--stats", "--json")
+    hists = {h["of"]: h for h in json.loads(done.out)["histograms"]}
+    found = {b["bin"]: (b["positive"], b["negative"]) for b in hists["E2M1 codes"]["bins"]}
+    suite.check(found == {f"{E2M1[c]:g}": (codes[c], codes[c + 8]) for c in range(8)},
+                "inspect --stats: codes", done)
+    found = {b["bin"]: (b["positive"], b["negative"]) for b in hists["E8M0 scales"]["bins"]}
+    suite.check(found == {f"2^{b - 127}": (n, 0) for b, n in enumerate(scales) if n},
+                "inspect --stats: scales", done)
+    shapes = [row[1] for row in folder.rows.values() if row[0] == "BF16"]
+    suite.check(hists["BF16 values"]["count"] == sum(math.prod(shape) for shape in shapes) and
+                all(h["count"] == sum(b["positive"] + b["negative"] for b in h["bins"])
+                    for h in hists.values()), "inspect --stats: every value is in one bin")
+
+
 # ---- flags ----
 
 
@@ -347,6 +374,7 @@ def main():
         ckpt = os.path.join(where, "ckpt")
         done = tool.run("synth", ckpt, "--preset", "tiny", "--quiet")
         suite.check(done.code == 0, "synth", done)
+        check_histograms(suite, tool, ckpt)
         check_figures(suite, tool, ckpt, where)
         check_flags(suite, tool, ckpt, where)
         single = check_same(suite, tool, ckpt, where)
