@@ -143,7 +143,7 @@ static void widen(const struct cells *line, int widths[COLUMN_COUNT])
 static void print_roles(const struct k3_cast_summary *casts)
 {
     int widths[COLUMN_COUNT] = {0};
-    struct cells line;
+    struct cells line = {0};
     widen(&heading, widths);
     for (int pass = 0; pass < 2; pass++) {
         if (pass)

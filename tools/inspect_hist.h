@@ -25,8 +25,9 @@ enum k3_hist_kind {
 enum k3_hist_kind k3_hist_kind_of(const char *name, bool is_view, enum k3_dtype dtype);
 
 /* Bins: 0, subnormal numbers, each power of two, infinite, NaN; of codes 0 and each magnitude. */
-#define K3_HIST_BIN_COUNT 2104u /* powers of FP64 and of integers of 64 bits, and the other four   \
-                                 */
+#define K3_HIST_BIN_COUNT                                                                          \
+    2104u /* powers of FP64 and of integers of 64 bits, and the other four                         \
+           */
 
 struct k3_hist {
     uint64_t bin[K3_HIST_BIN_COUNT][2]; /* positive, negative */
