@@ -3,7 +3,8 @@
 #
 # Purpose   k3ref.py proves that docs/FORMAT.md describes every byte; test_cut.py proves that every
 #           rank holds the bytes an engine would cut from the checkpoint.
-# Modes     run_interop.sh             a tiny synthetic checkpoint and eight layouts
+# Modes     run_interop.sh             a tiny synthetic checkpoint and eight layouts, then policies of
+#                                      casts (k3ref_cast.py, quantref.py)
 #           run_interop.sh real CKPT   an existing big checkpoint, six layouts one after another:
 #                                      convert, test_cut, export, cmp with the checkpoint; each
 #                                      output is deleted before the next one is made
@@ -88,6 +89,24 @@ issue_layouts='--tp 8
 --tp 2 --dp 2 --experts ep
 --tp 2 --dp 2 --experts tp
 --tp 16'
+# Policies in their canonical texts, which both programs take; the bytes of casts are computed
+# where numpy is there.
+fp8_block=attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block
+cast_layouts="--tp 1 --quant attention=fp8-block,experts=nvfp4
+--tp 4 --experts ep --quant attention=fp8-block,experts=nvfp4,config=modelopt
+--tp 2 --dp 2 --quant $fp8_block,head=fp8-block
+--tp 4 --quant attention=mxfp8,experts=mxfp8,shared=mxfp8,latent=mxfp8,dense=mxfp8,head=mxfp8,*.f_b_proj=verbatim
+--tp 2 --quant attention=fp8-channel,experts=int8-g32,head=fp8-tensor,vision=fp8-channel,projector=nvfp4
+--tp 4 --quant attention=fp8-tensor,experts=fp8-tensor,router=mxfp4,embed=int8-g32,projector=int4-g32
+--tp 2 --pp 2 --quant attention=nvfp4,shared=mxfp4,dense=nvfp4,embed=nvfp4,*.f_b_proj=verbatim
+--tp 2 --quant attention=fp8-block,*.layers.2.*=verbatim,*.layers.1.*.gate_proj=nvfp4,*.layers.1.*.up_proj=nvfp4"
+mini_cast_layouts="--tp 2 --quant attention=fp8-block,experts=nvfp4
+--tp 4 --experts ep --quant experts=fp8-block,shared=mxfp4,head=nvfp4
+--tp 4 --quant experts=bf16,vision=fp8-block
+--tp 1 --quant experts=int4-g32,*.shared_experts.down_proj=int4-g128
+--tp 2 --dp 2 --experts ep --quant experts=int8-g32,latent=int8-g32
+--tp 2 --quant experts=fp8-channel
+--tp 1 --quant experts=mxfp8"
 more_layouts='--tp 1 --vision drop
 --tp 2 --dp 2 --shared replicate --vision first'
 
@@ -121,11 +140,15 @@ tiny() {
     check "synth    tiny" "$K3" synth "$work/ckpt" --preset tiny || return
     for_layouts "$issue_layouts
 $more_layouts" tiny_one
+    for_layouts "$cast_layouts" tiny_cast
     # the same, of a checkpoint that k3-shard did not make
     rm -rf "$work/ckpt"
     check "mini_ckpt" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" || return
     for_layouts "--tp 8
 --tp 16 --experts ep --revision abc" tiny_mini
+    rm -rf "$work/ckpt"
+    check "mini_ckpt --finite" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" --finite || return
+    for_layouts "$mini_cast_layouts" tiny_cast
 }
 
 tiny_mini() {
@@ -134,6 +157,14 @@ tiny_mini() {
     check "convert  mini $1" "$K3" convert "$work/ckpt" --out "$work/out" $1 || return
     ref "$work/ckpt" "$work/out" "$1"
     cut "$work/ckpt" "$work/out" "${1%% --revision*}"
+}
+
+# A set with casts: the same plan, places, names and bytes. test_cut.py knows no casts.
+tiny_cast() {
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    check "convert  $1" "$K3" convert "$work/ckpt" --out "$work/out" --quiet $1 || return
+    ref "$work/ckpt" "$work/out" "$1"
 }
 
 # same_files A B: every top-level file of A that is not hidden is in B with the same bytes,
