@@ -109,12 +109,19 @@ double k3_qstats_rel_rmse(const struct k3_qstats *stats);
 
 /* ---- Casts of rows ---- */
 
+/* Where a slice that is cast as a matrix begins in its tensor, so that messages name places of the
+ * tensor; all 0: the matrix is the tensor. */
+struct k3_qcut {
+    uint64_t row, col, tensor_cols; /* in values */
+};
+
 /* One matrix being cast. */
 struct k3_quant {
     const char *name; /* of the source tensor, for messages; borrowed */
     struct k3_qparams params;
     uint64_t cols;
     float global; /* k3_quant_global's or k3_mx_global's; formats without one ignore it */
+    struct k3_qcut cut;
 };
 
 /* Rows of one call; all dense, none need be aligned. */

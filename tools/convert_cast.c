@@ -244,6 +244,9 @@ static int cast_band(struct k3_caster *caster, const struct k3_slice *slice, con
                             .weight = caster->weight,
                             .scale = caster->geom.scale_suffix ? caster->scale : NULL};
     struct k3_qstats *stats = &caster->stats;
+    caster->quant.cut = (struct k3_qcut){.row = slice->row_begin,
+                                         .col = values_of(caster, column[0]),
+                                         .tensor_cols = values_of(caster, caster->row_bytes)};
     if (column[1] != caster->row_bytes) {
         cut_columns(band, count, caster->row_bytes, column, caster->cut);
         rows.x = caster->cut;
