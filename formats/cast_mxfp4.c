@@ -60,9 +60,11 @@ struct place {
 static struct place place_of(const struct k3_quant *quant, const struct k3_qrows *rows, uint64_t g)
 {
     uint64_t row_groups = quant->cols / K3_MX_GROUP;
-    return (struct place){.index = rows->row_first * row_groups + g,
-                          .row = rows->row_first + g / row_groups,
-                          .col = g % row_groups};
+    uint64_t all_cols = quant->cut.tensor_cols ? quant->cut.tensor_cols : quant->cols;
+    struct place at = {.row = quant->cut.row + rows->row_first + g / row_groups,
+                       .col = quant->cut.col / K3_MX_GROUP + g % row_groups};
+    at.index = at.row * (all_cols / K3_MX_GROUP) + at.col;
+    return at;
 }
 
 /* No scale of these groups is NaN; range: the smallest, the largest. */
@@ -152,7 +154,8 @@ float k3_mx_global(const struct k3_qparams *params, const struct k3_mx_window *w
 struct cast {
     const struct k3_quant *quant;
     const struct k3_qrows *rows;
-    struct k3_qstats *stats; /* NULL: breaches are counted only */
+    struct k3_qstats *stats; /* NULL: nothing is cast, breaches are counted */
+    bool must_fit;           /* the first breach is an error */
     uint64_t breach_count;
     uint64_t by_scale[256]; /* sums of (2 * value)^2 */
     int nvfp4_max;
@@ -176,6 +179,7 @@ static void begin(struct cast *cast, const struct k3_quant *quant, const struct 
     cast->quant = quant;
     cast->rows = rows;
     cast->stats = stats;
+    cast->must_fit = stats && quant->params.oow == K3_OOW_FAIL;
     if (quant->params.to == K3_Q_NVFP4)
         cast->nvfp4_max = max_of_global(quant);
 }
@@ -230,7 +234,8 @@ static int fail_breach(const struct cast *cast, uint64_t g, int max, struct k3_e
     return k3_fail(err, K3_EUNSUPPORTED,
                    "tensor %s: the group at scale index %" PRIu64 " (row %" PRIu64
                    ", group %" PRIu64 ") has scale byte %u, out of the window in which %s is exact "
-                   "(largest %d); use --oow requant or --oow snap, or leave it as it is",
+                   "(largest %d): give --oow requant or --oow snap, or keep it with a pattern in "
+                   "--quant",
                    cast->quant->name, at.index, at.row, at.col, scale_of(cast, g),
                    k3_qfmt_name(cast->quant->params.to), max);
 }
@@ -281,7 +286,7 @@ static void end(struct cast *cast)
 /* Count group g, which is out of the window; fail where that is the policy. */
 static int meet_breach(struct cast *cast, uint64_t g, int max, struct k3_err *err)
 {
-    if (cast->stats && cast->quant->params.oow == K3_OOW_FAIL)
+    if (cast->must_fit)
         return fail_breach(cast, g, max, err);
     cast->breach_count++;
     return 0;
@@ -597,6 +602,8 @@ int k3_mx_breaches(const struct k3_quant *quant, const struct k3_qrows *rows, ui
     uint64_t total = group_total(quant, rows);
     int rc = check_cols(quant, err);
     begin(&cast, quant, rows, NULL);
+    int max = to == K3_Q_BF16 ? BF16_MAX : cast.nvfp4_max;
+    cast.must_fit = !count;
     if (rc == 0 && to == K3_Q_FP8_BLOCK)
         rc = to_blocks(&cast, err);
     for (uint64_t g = 0; rc == 0 && to != K3_Q_FP8_BLOCK && g < total; g += PIECE_GROUPS) {
@@ -605,9 +612,11 @@ int k3_mx_breaches(const struct k3_quant *quant, const struct k3_qrows *rows, ui
         if (to != K3_Q_BF16 && to != K3_Q_NVFP4)
             continue; /* always exact */
         for (uint64_t k = g; rc == 0 && k < g + piece_count(total, g); k++)
-            cast.breach_count += is_breach(&cast, k, cast.nvfp4_max);
+            if (is_breach(&cast, k, max))
+                rc = meet_breach(&cast, k, max, err);
     }
-    *count += cast.breach_count;
+    if (count)
+        *count += cast.breach_count;
     return rc;
 }
 

@@ -40,7 +40,8 @@ enum k3_mx_fit k3_mx_fit(enum k3_qfmt to, const struct k3_mx_window *window);
 float k3_mx_global(const struct k3_qparams *params, const struct k3_mx_window *window);
 
 /* Add to *count the groups of these rows that the cast cannot give exactly.  rows->x may be NULL:
- * then every group counts as if it held all values, and *count is an upper bound. */
+ * then every group counts as if it held all values, and *count is an upper bound.  count NULL: the
+ * first such group is K3_EUNSUPPORTED with its index. */
 int k3_mx_breaches(const struct k3_quant *quant, const struct k3_qrows *rows, uint64_t *count,
                    struct k3_err *err);
 

@@ -52,14 +52,17 @@ struct k3_manifest {
     uint8_t plan_digest[K3_DIGEST_BYTES];
 };
 
+struct k3_cast_row;
+
 struct k3_record {
+    struct k3_cast_row *casts;     /* what was cast, by slot; owned */
     struct k3_file_entry *files;   /* staged files that are not parts; owned */
     struct k3_part_entry *parts;   /* by (rank, part); owned */
     struct k3_file_entry *sources; /* owned */
     uint8_t *unit_digests;         /* all units of parts[0], of parts[1], ...; owned */
     uint64_t unit_count;
     char *tool;
-    uint32_t file_count, part_count, source_count, item;
+    uint32_t cast_count, file_count, part_count, source_count, item;
     char token[K3_TOKEN_BYTES + 1];
     uint8_t plan_digest[K3_DIGEST_BYTES];
 };
@@ -83,7 +86,7 @@ int k3_manifest_decode(const char *file, const char *text, size_t bytes, struct 
                        struct k3_err *err);
 void k3_manifest_fini(struct k3_manifest *manifest); /* safe on a zeroed struct */
 
-/* The same for a record: head and raw unit digests. */
+/* The same for a record: head, raw unit digests, casts. */
 int k3_record_encode(const struct k3_record *record, struct k3_text *out, struct k3_err *err);
 int k3_record_decode(const char *file, const char *text, size_t bytes, struct k3_record *out,
                      struct k3_err *err);

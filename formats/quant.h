@@ -103,9 +103,17 @@ void k3_qstats_init(struct k3_qstats *stats);
 void k3_qstats_merge(struct k3_qstats *into, const struct k3_qstats *other);
 bool k3_qstats_lossless(const struct k3_qstats *stats);  /* every value came back equal */
 double k3_qstats_sqnr_db(const struct k3_qstats *stats); /* infinite where lossless */
+/* The same of two sums of squares; equal bits on every machine. */
+double k3_sqnr_db(double x2, double err2);
 double k3_qstats_rel_rmse(const struct k3_qstats *stats);
 
 /* ---- Casts of rows ---- */
+
+/* Where a slice that is cast as a matrix begins in its tensor, so that messages name places of the
+ * tensor; all 0: the matrix is the tensor. */
+struct k3_qcut {
+    uint64_t row, col, tensor_cols; /* in values */
+};
 
 /* One matrix being cast. */
 struct k3_quant {
@@ -113,6 +121,7 @@ struct k3_quant {
     struct k3_qparams params;
     uint64_t cols;
     float global; /* k3_quant_global's or k3_mx_global's; formats without one ignore it */
+    struct k3_qcut cut;
 };
 
 /* Rows of one call; all dense, none need be aligned. */

@@ -38,15 +38,18 @@ static float value_of(uint16_t amax)
 static int fail_not_finite(const struct k3_quant *quant, const uint8_t *x, uint64_t row,
                            uint64_t col, struct k3_err *err)
 {
+    uint64_t cols = quant->cut.tensor_cols ? quant->cut.tensor_cols : quant->cols;
     while ((k3_bf16_at(x, 0) & 0x7fffu) < K3_BF16_INF) {
         x += 2;
         col++;
     }
+    row += quant->cut.row;
+    col += quant->cut.col;
     return k3_fail(err, K3_EFORMAT,
                    "tensor %s holds a value that is not finite (BF16 0x%04x) at index %" PRIu64
                    " (row %" PRIu64 ", column %" PRIu64 "); a cast to %s needs finite values: "
                    "check the download, or leave this tensor verbatim",
-                   quant->name, k3_bf16_at(x, 0), row * quant->cols + col, row, col,
+                   quant->name, k3_bf16_at(x, 0), row * cols + col, row, col,
                    k3_qfmt_name(quant->params.to));
 }
 

@@ -355,6 +355,34 @@ static void nan_scales_are_refused(void **state)
         k3_err_init(&err);
         assert_int_equal(k3_mx_scan(&quant, &rows, &window, &err), K3_EFORMAT);
         assert_non_null(strstr(err.text, "index 12520 (row 1391, group 1)"));
+        quant.cut = (struct k3_qcut){.row = 7, .col = 64, .tensor_cols = 384};
+        k3_err_init(&err);
+        assert_int_equal(k3_mx_scan(&quant, &rows, &window, &err), K3_EFORMAT);
+        assert_non_null(strstr(err.text, "index 16779 (row 1398, group 3)"));
+    }
+}
+
+/* A group out of the window is named before anything is cast, at its place in the tensor. */
+static void breaches_are_named(void **state)
+{
+    (void)state;
+    static const enum k3_qfmt to[] = {K3_Q_NVFP4, K3_Q_FP8_BLOCK};
+    for (size_t n = 0; n < 2; n++) {
+        struct k3_quant quant = quant_to(to[n], COLS_MAX);
+        struct k3_qrows rows = rows_of(128);
+        quant.cut = (struct k3_qcut){.row = 256, .col = COLS_MAX, .tensor_cols = 2 * COLS_MAX};
+        memset(packed, 0x11, sizeof packed);
+        memset(scale, 127, sizeof scale);
+        assert_int_equal(scan(&quant, 128, false), K3_MX_FITS);
+        assert_int_equal(k3_mx_breaches(&quant, &rows, NULL, NULL), 0);
+        scale[1000] = 127 - 18; /* row 111, group 1 */
+        scale[1100] = 0;
+        k3_err_init(&err);
+        assert_int_equal(k3_mx_breaches(&quant, &rows, NULL, &err), K3_EUNSUPPORTED);
+        assert_non_null(
+            strstr(err.text, "w: the group at scale index 6616 (row 367, group 10) has scale"));
+        assert_non_null(strstr(err.text, "--oow"));
+        assert_int_equal(breaches(&quant, 128, true), 2);
     }
 }
 
@@ -443,6 +471,7 @@ int main(void)
         cmocka_unit_test(zero_groups_are_never_out),
         cmocka_unit_test(breaches_are_rounded_and_counted),
         cmocka_unit_test(nan_scales_are_refused),
+        cmocka_unit_test(breaches_are_named),
         cmocka_unit_test(edges_and_shared_windows),
         cmocka_unit_test(parts_make_the_whole),
     };

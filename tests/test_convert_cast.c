@@ -401,7 +401,7 @@ static void test_window(void **state)
         snprintf(text, sizeof text, "%s,oow=snap", policies[i]);
         ask.policy = text;
         no_error(convert(&ask, &report, &err), &err);
-        assert_int_equal(report.stats[K3_ROLE_EXPERTS].breach_groups, 1);
+        assert_int_equal(report.casts.roles[K3_ROLE_EXPERTS].stats.breach_groups, 1);
     }
     uint8_t codes[16];
     for (unsigned b = 0; b < 16; b++)
@@ -409,7 +409,7 @@ static void test_window(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct ask ask = {.policy = policies[i], .tp = 2};
         no_error(convert(&ask, &report, &err), &err);
-        assert_int_equal(report.stats[K3_ROLE_EXPERTS].breach_groups, 0);
+        assert_int_equal(report.casts.roles[K3_ROLE_EXPERTS].stats.breach_groups, 0);
         assert_true(check_set(&ask) > 16);
     }
     for (unsigned b = 0; b < 16; b++)

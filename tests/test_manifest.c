@@ -6,6 +6,7 @@
  * Invariants: structs are poisoned before each decode and empty after a refusal. */
 #include "manifest.h"
 
+#include "cast_row.h"
 #include "sha256.h"
 #include "tree.h"
 
@@ -35,6 +36,7 @@ struct set {
     struct k3_manifest manifest;
     struct k3_record record;
     struct k3_part_entry record_parts[3];
+    struct k3_cast_row casts[2];
     uint8_t unit_digests[UNIT_COUNT_MAX * K3_DIGEST_BYTES];
     char unit_names[2][K3_NAME_BYTES_MAX + 1];
 };
@@ -106,7 +108,11 @@ static void make_record(struct set *s)
         k3_tree_of_units(sha, units, part->bytes / UNIT, part->bytes, part->tree);
         units += part->bytes / UNIT * K3_DIGEST_BYTES;
     }
-    s->record = (struct k3_record){.files = s->files,
+    s->casts[0] = (struct k3_cast_row){3, K3_Q_MXFP4, K3_Q_NVFP4, 2.5, 0, 0, 64, 4, 1, 0, 0};
+    s->casts[1] = (struct k3_cast_row){9, K3_Q_BF16, K3_Q_MXFP8, 8, 0.25, 0.5, 64, 2, 0, 1, 0};
+    s->record = (struct k3_record){.casts = s->casts,
+                                   .cast_count = 2,
+                                   .files = s->files,
                                    .parts = s->record_parts,
                                    .sources = s->sources,
                                    .unit_digests = s->unit_digests,
@@ -662,7 +668,7 @@ static void test_record_round_trip(void **state)
     make_manifest(&s);
     make_record(&s);
     encode_record(&s.record, &text);
-    assert_int_equal(text.bytes - head_bytes_of(&text), 12 * 32);
+    assert_int_equal(text.bytes - head_bytes_of(&text), 12 * 32 + 2 * 72);
     assert_int_equal(decode_record(text.data, text.bytes, &err), 0);
     k3_err_init(&err);
     assert_int_equal(k3_record_decode("x", text.data, text.bytes, &r, &err), 0);
@@ -672,13 +678,14 @@ static void test_record_round_trip(void **state)
     assert_memory_equal(r.parts, s.record_parts, sizeof s.record_parts);
     assert_int_equal(r.unit_count, 12);
     assert_memory_equal(r.unit_digests, s.unit_digests, 12 * 32);
+    assert_true(r.cast_count == 2 && r.casts[1].slot == 9 && r.casts[1].err2 == 0.25);
     assert_string_equal(r.token, "0123456789abcdef");
     assert_memory_equal(r.plan_digest, s.record.plan_digest, 32);
     k3_record_fini(&r);
     k3_text_fini(&text);
     /* An item of which this machine's ranks hold no part. */
     s.record.item = 7;
-    s.record.file_count = s.record.part_count = 0;
+    s.record.file_count = s.record.part_count = s.record.cast_count = 0;
     s.record.unit_count = 0;
     s.record.unit_digests = NULL;
     encode_record(&s.record, &text);
@@ -707,7 +714,11 @@ static void test_record_every_bit(void **state)
 }
 
 static const struct bad bad_records[] = {
-    {"{\"files\":", "{\"extra\":1,\"files\":", K3_EFORMAT},
+    {",\"files\":", ",\"extra\":1,\"files\":", K3_EFORMAT},
+    {"\"cast_count\":2,", "", K3_EFORMAT},
+    {"\"cast_count\":2", "\"cast_count\":1", K3_ECORRUPT},
+    {"\"cast_count\":2", "\"cast_count\":4194305", K3_ELIMIT},
+    {"\"casts_sha256\":\"", "\"casts_sha256\":\"0", K3_EFORMAT},
     {",\"version\":0", ",\"version\":0,\"z\":1", K3_EFORMAT},
     {",\"version\":0", ",\"version\":0,\"version\":0", K3_EFORMAT},
     {",\"version\":0", ",\"version\":1", K3_EVERSION},
@@ -763,9 +774,8 @@ static void test_record_tree(void **state)
     struct k3_err err;
     good_record(&text);
     size_t head_bytes = head_bytes_of(&text);
-    text.data[text.bytes - 1] = (char)(text.data[text.bytes - 1] ^ 1);
-    put_hex(text.data + head_bytes, text.bytes - head_bytes,
-            strstr(text.data, "units_sha256\":\"") + 15);
+    text.data[head_bytes + 12 * 32 - 1] = (char)(text.data[head_bytes + 12 * 32 - 1] ^ 1);
+    put_hex(text.data + head_bytes, 12 * 32, strstr(text.data, "units_sha256\":\"") + 15);
     reseal(text.data, head_bytes, false);
     assert_int_equal(decode_record(text.data, text.bytes, &err), K3_ECORRUPT);
     assert_non_null(strstr(err.text, "model-rank-2-part-0.safetensors"));

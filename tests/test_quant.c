@@ -427,6 +427,10 @@ static void what_is_not_finite_is_refused(void **state)
             k3_err_init(&err);
             assert_int_equal(k3_quant_amax(&quant, &rows, &amax, &err), K3_EFORMAT);
             assert_non_null(strstr(err.text, "index 50504 (row 131, column 200)"));
+            quant.cut = (struct k3_qcut){.row = 10, .col = 384, .tensor_cols = 1000};
+            k3_err_init(&err);
+            assert_int_equal(k3_quant_amax(&quant, &rows, &amax, &err), K3_EFORMAT);
+            assert_non_null(strstr(err.text, "index 141584 (row 141, column 584)"));
         }
     }
 }

@@ -1,8 +1,9 @@
 /* Purpose: the error of each format on three distributions is what a simulation of other hands
  * gave. Owns: one matrix, and its cast. Threads: one. Errors: a failed assertion. Invariants: 1024
  * x 3584 values of a fixed generator; wanted figures are in dB. */
+#include "cast_mxfp4.h"
+#include "cast_row.h"
 #include "num.h"
-#include "quant.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -18,6 +20,9 @@
 #define COUNT     ((size_t)ROWS * COLS)
 #define TWO_PI    6.283185307179586
 #define TOLERANCE 0.1 /* dB */
+/* Codes on a coarse grid: where the scale of a whole matrix falls on it is worth 2 dB. */
+#define MX_TOLERANCE 0.2
+#define ONE_SCALE    2.0
 
 enum kind { GAUSS, LAPLACE, STUDENT5, KIND_COUNT };
 
@@ -136,10 +141,69 @@ static void errors_are_as_simulated(void **state)
     }
 }
 
+/* What reports are held against: of each format, by its default rule, the figure of above. */
+static void expected_are_as_simulated(void **state)
+{
+    (void)state;
+    unsigned count = 0;
+    for (size_t n = 0; n < sizeof row / sizeof *row; n++) {
+        const struct k3_qparams params = k3_qparams_default(row[n].to);
+        if (row[n].rule != params.rule || row[n].pow2_scales != params.pow2_scales)
+            continue;
+        count++;
+        assert_true(k3_cast_expected_db(K3_Q_BF16, row[n].to) == row[n].sqnr[GAUSS]);
+    }
+    assert_int_equal(count, 9);
+}
+
+/* The matrix becomes MXFP4, and its values BF16 again: a source of such values. */
+static void through_mxfp4(uint64_t row_count)
+{
+    const struct k3_qparams params = k3_qparams_default(K3_Q_MXFP4);
+    uint8_t *codes = malloc(COUNT / 2), *scales = malloc(COUNT / K3_MX_GROUP);
+    assert_true(codes && scales);
+    (void)cast(&params, row_count);
+    memcpy(codes, weight, row_count * COLS / 2);
+    memcpy(scales, scale, row_count * COLS / K3_MX_GROUP);
+    struct k3_quant quant = {.name = "w", .params = k3_qparams_default(K3_Q_BF16), .cols = COLS};
+    struct k3_qrows rows = {.x = codes, .x_scale = scales, .row_count = row_count, .weight = x};
+    struct k3_qstats stats;
+    k3_qstats_init(&stats);
+    assert_int_equal(k3_mx_rows(&quant, &rows, &stats, NULL), 0);
+    assert_true(k3_qstats_lossless(&stats));
+    free(codes);
+    free(scales);
+}
+
+/* The same out of MXFP4 where the cast goes by largest values. */
+static void expected_of_mxfp4(void **state)
+{
+    (void)state;
+    static const enum k3_qfmt formats[] = {K3_Q_NVFP4,     K3_Q_FP8_TENSOR, K3_Q_FP8_CHANNEL,
+                                           K3_Q_FP8_BLOCK, K3_Q_INT4_G32,   K3_Q_INT4_G128};
+    const uint64_t row_count = ROWS / 4; /* within 0.05 dB of all */
+    fill(GAUSS);
+    through_mxfp4(row_count);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct k3_qparams params = k3_qparams_default(formats[i]);
+        struct k3_qstats stats = cast(&params, row_count);
+        const double got = k3_qstats_sqnr_db(&stats);
+        const double want = k3_cast_expected_db(K3_Q_MXFP4, formats[i]);
+        if (getenv("K3_TEST_VERBOSE"))
+            print_message("mxfp4 to %-12s %6.2f dB, wanted %6.2f\n", k3_qfmt_name(formats[i]), got,
+                          want);
+        const double above = formats[i] == K3_Q_FP8_TENSOR ? ONE_SCALE : MX_TOLERANCE;
+        if (got < want - MX_TOLERANCE || got > want + above)
+            fail_msg("mxfp4 to %s: %.2f dB, wanted %.2f", k3_qfmt_name(formats[i]), got, want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_are_as_simulated),
+        cmocka_unit_test(expected_are_as_simulated),
+        cmocka_unit_test(expected_of_mxfp4),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -4,6 +4,7 @@
  * Errors: as k3_convert.
  * Invariant: results on stdout, talk on stderr. */
 #include "advice.h"
+#include "cast_print.h"
 #include "cmds.h"
 #include "convert.h"
 #include "doc.h"
@@ -16,52 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What was cast: one object a role, in the order of roles. */
-static bool add_casts(struct k3_doc *root, const struct k3_convert_report *report)
+/* The set's directory where there is a set, and so its report. */
+static const char *report_dir(const struct k3_opts *opts)
 {
-    struct k3_doc *casts = k3_doc_add_array(root, "casts");
-    bool good = casts != NULL;
-    for (int r = 0; r < K3_ROLE_COUNT && good; r++) {
-        const struct k3_qstats *stats = &report->stats[r];
-        if (!stats->value_count)
-            continue;
-        const bool lossless = k3_qstats_lossless(stats);
-        struct k3_doc *cast = k3_doc_add_object(casts, NULL);
-        good = cast && k3_doc_add_string(cast, "role", k3_role_name((enum k3_role)r)) &&
-               k3_doc_add_integer(cast, "values", stats->value_count) &&
-               k3_doc_add_bool(cast, "lossless", lossless) &&
-               (lossless || k3_doc_add_double(cast, "sqnr_db", k3_qstats_sqnr_db(stats))) &&
-               k3_doc_add_double(cast, "max_abs_error", stats->max_abs_error) &&
-               k3_doc_add_integer(cast, "groups", stats->group_count) &&
-               k3_doc_add_integer(cast, "zero_groups", stats->zero_groups) &&
-               k3_doc_add_integer(cast, "saturated_groups", stats->saturated_groups) &&
-               k3_doc_add_integer(cast, "out_of_window_groups", stats->breach_groups);
-    }
-    return good;
+    return opts->workers ? NULL : opts->out.item[0];
 }
 
-static void print_casts(const struct k3_convert_report *report)
-{
-    for (int r = 0; r < K3_ROLE_COUNT; r++) {
-        const struct k3_qstats *stats = &report->stats[r];
-        if (!stats->value_count)
-            continue;
-        printf("cast %s: %s values, ", k3_role_name((enum k3_role)r),
-               k3_count_text(stats->value_count).s);
-        if (k3_qstats_lossless(stats))
-            printf("every one as it was");
-        else
-            printf("SQNR %.1f dB, largest error %.3g", k3_qstats_sqnr_db(stats),
-                   stats->max_abs_error);
-        if (stats->saturated_groups || stats->breach_groups)
-            printf("; of %s groups of a scale %s clipped, %s out of the window",
-                   k3_count_text(stats->group_count).s, k3_count_text(stats->saturated_groups).s,
-                   k3_count_text(stats->breach_groups).s);
-        putchar('\n');
-    }
-}
-
-static int print_json(const struct k3_convert_report *report, struct k3_err *err)
+static int print_json(const struct k3_convert_report *report, const struct k3_opts *opts,
+                      struct k3_err *err)
 {
     struct k3_doc *root = k3_doc_new_object();
     bool good = root && k3_doc_add_integer(root, "ranks", report->rank_count) &&
@@ -73,7 +36,7 @@ static int print_json(const struct k3_convert_report *report, struct k3_err *err
                 k3_doc_add_integer(root, "hub_same_files", report->hub_same_count) &&
                 k3_doc_add_integer(root, "hub_outdated_files", report->hub_outdated_count) &&
                 k3_doc_add_bool(root, "was_finished", report->was_finished) &&
-                add_casts(root, report) &&
+                k3_casts_add(root, &report->casts, report_dir(opts)) &&
                 k3_result_add_lines(root, "fallbacks", report->fallbacks ? report->fallbacks : "");
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
@@ -97,7 +60,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     printf("read %s, wrote %s, read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
-    print_casts(report);
+    k3_casts_print(&report->casts, report_dir(opts));
     if (report->hub_same_count)
         printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,
                report->hub_same_count == 1 ? "" : "s");
@@ -235,7 +198,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)
-        rc = print_json(&report, err);
+        rc = print_json(&report, opts, err);
     else
         print_text(&report, opts);
     free(report.fallbacks);

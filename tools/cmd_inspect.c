@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static int inspect_digests(const struct k3_opts *opts, struct k3_err *err)
 {
@@ -44,8 +45,6 @@ static int check_options(const struct k3_opts *opts, bool is_dir, struct k3_err 
                        "--digest is of a whole file: leave --tensor and --stats out");
     if (opts->digest && is_dir)
         return k3_fail(err, K3_EUSAGE, "%s is a directory: --digest is of one file", path);
-    if (opts->stats && !opts->tensor)
-        return k3_fail(err, K3_EUSAGE, "--stats needs --tensor NAME");
     return 0;
 }
 
@@ -68,6 +67,8 @@ int k3_cmd_inspect(const struct k3_opts *opts, struct k3_err *err)
         rc = k3_inspect_tensor(path, opts->tensor, opts->stats, root, err);
     else
         rc = is_dir ? k3_inspect_dir(path, root, err) : k3_inspect_file(path, root, err);
+    if (!rc && opts->stats && !opts->tensor)
+        rc = k3_inspect_histograms(path, opts->json || !isatty(STDERR_FILENO), root, err);
     if (!rc)
         rc = opts->json ? k3_result_print(root, err) : k3_inspect_print(root, err);
     k3_doc_free(root);

@@ -3,6 +3,7 @@
  * Threads: the main thread.
  * Errors: as k3_seal; an incomplete conversion is K3_EUNSUPPORTED.
  * Invariant: sealing a sealed set changes nothing but removes what an interrupted run left. */
+#include "cast_print.h"
 #include "cmds.h"
 #include "doc.h"
 #include "job.h"
@@ -12,7 +13,8 @@
 
 /* A directory with a manifest is sealed already, where the manifest is sound and its files are
  * there; until then what was staged is kept. */
-static int seal_dirs(struct k3_job *job, bool *already, struct k3_err *err)
+static int seal_dirs(struct k3_job *job, bool *already, struct k3_cast_summary *casts,
+                     struct k3_err *err)
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
@@ -23,27 +25,31 @@ static int seal_dirs(struct k3_job *job, bool *already, struct k3_err *err)
         return rc ? rc : k3_job_clear_partial(job, err);
     rc = k3_job_resume(job, &plan, &plan_bytes, err);
     if (!rc)
-        rc = k3_seal(job, plan, plan_bytes, err);
+        rc = k3_seal(job, plan, plan_bytes, casts, err);
     free(plan);
     return rc;
 }
 
 int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
 {
+    struct k3_cast_summary casts;
     struct k3_job job;
     bool already = false;
+    k3_cast_summary_init(&casts);
     int rc = k3_job_open(opts->out.item, opts->out.count, false, &job, err);
     if (rc)
         return rc;
-    rc = seal_dirs(&job, &already, err);
+    rc = seal_dirs(&job, &already, &casts, err);
     if (!rc && opts->json) {
         struct k3_doc *root = k3_doc_new_object();
-        bool good = root && k3_doc_add_bool(root, "was_finished", already);
+        bool good = root && k3_doc_add_bool(root, "was_finished", already) &&
+                    k3_casts_add(root, &casts, opts->out.item[0]);
         rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
         k3_doc_free(root);
     } else if (!rc) {
         printf("%s is %s\n", opts->out.item[0], already ? "finished already" : "sealed");
+        k3_casts_print(&casts, opts->out.item[0]);
     }
     k3_job_close(&job);
     return rc;

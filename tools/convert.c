@@ -261,6 +261,9 @@ static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct 
         }
         k3_scatter_close(scatter);
     }
+    if (!rc) /* the records' and the report's */
+        need[0] += k3_cast_count(convert->ckpt->plan) *
+                   (sizeof(struct k3_disk_cast_row) + K3_CAST_LINE_BYTES);
     for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++)
         rc = check_room(job, need, d, err);
     free(need);
@@ -337,9 +340,6 @@ static int open_workers(struct k3_convert *convert, const struct k3_convert_opti
     convert->workers = calloc(jobs, sizeof *convert->workers);
     if (!convert->workers)
         return k3_fail(err, K3_ENOMEM, "no memory for %u workers", jobs);
-    for (uint32_t w = 0; w < jobs; w++)
-        for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
-            k3_qstats_init(&convert->workers[w].stats[role]);
     convert->worker_count = jobs;
     int rc = 0;
     for (uint32_t w = 0; w < jobs && !rc; w++)
@@ -462,13 +462,13 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
         rc = k3_job_check_sources(convert->job, convert->ckpt, err);
     if (!rc)
         rc = run_items(convert, options, report, err);
-    if (!rc && !options->workers)
-        rc = k3_seal(convert->job, plan->text, plan->text_bytes, err);
+    if (!rc && options->workers)
+        rc = k3_casts_of_worker(convert->job, plan, options->worker, options->workers,
+                                &report->casts, err);
+    else if (!rc)
+        rc = k3_seal(convert->job, plan->text, plan->text_bytes, &report->casts, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
-    for (uint32_t w = 0; w < convert->worker_count; w++)
-        for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
-            k3_qstats_merge(&report->stats[role], &convert->workers[w].stats[role]);
     report->hub_same_count = atomic_load(&convert->hf.same_count);
     report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);
     memcpy(report->hub_outdated, convert->hf.outdated, sizeof report->hub_outdated);
@@ -487,8 +487,7 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     struct k3_ckpt *ckpt = NULL;
     struct k3_job job;
     memset(report, 0, sizeof *report);
-    for (unsigned role = 0; role < K3_ROLE_COUNT; role++)
-        k3_qstats_init(&report->stats[role]);
+    k3_cast_summary_init(&report->casts);
     memset(&convert, 0, sizeof convert);
     memset(&job, 0, sizeof job);
     int rc = k3_ckpt_open(&ckpt_options, &ckpt, problems, err);

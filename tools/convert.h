@@ -2,6 +2,7 @@
 #ifndef K3_CONVERT_H
 #define K3_CONVERT_H
 
+#include "cast_report.h"
 #include "convert_cast.h"
 #include "convert_write.h"
 #include "hf_digest.h"
@@ -39,8 +40,7 @@ struct k3_convert_worker {
     uint8_t *writes; /* write_count * (chunk_bytes + a block): the writer's */
     struct k3_sha256 *sha;
     struct k3_tree *tree;
-    struct k3_cast_lane *lane;             /* NULL: the CPU casts */
-    struct k3_qstats stats[K3_ROLE_COUNT]; /* of what it cast */
+    struct k3_cast_lane *lane; /* NULL: the CPU casts */
 };
 
 struct k3_convert_options {
@@ -73,9 +73,9 @@ struct k3_convert_report {
     struct k3_job_strays strays;              /* of what --force replaced */
     char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
                         caller's, also after a failure; NULL: none */
-    struct k3_qstats stats[K3_ROLE_COUNT]; /* of what this run cast */
-    uint32_t hub_same_count;     /* files of this run with the SHA-256 of their download record */
-    uint32_t hub_outdated_count; /* with another, but changed after their download */
+    struct k3_cast_summary casts; /* of the set that was sealed; of a worker: of its items */
+    uint32_t hub_same_count;      /* files of this run with the SHA-256 of their download record */
+    uint32_t hub_outdated_count;  /* with another, but changed after their download */
     char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */
 };
 

@@ -95,7 +95,26 @@ void k3_caster_close(struct k3_caster *caster)
     free(caster->scale);
     free(caster->scales);
     free(caster->is_done);
+    free(caster->casts);
     memset(caster, 0, sizeof *caster);
+}
+
+static int by_slot(const void *a, const void *b)
+{
+    const uint32_t x = ((const struct k3_cast_row *)a)->slot;
+    const uint32_t y = ((const struct k3_cast_row *)b)->slot;
+    return (x > y) - (x < y);
+}
+
+struct k3_cast_row *k3_caster_rows(struct k3_caster *caster, uint32_t *count)
+{
+    struct k3_cast_row *rows = caster->casts;
+    *count = caster->cast_count;
+    if (rows)
+        qsort(rows, caster->cast_count, sizeof *rows, by_slot);
+    caster->casts = NULL;
+    caster->cast_count = caster->cast_cap = 0;
+    return rows;
 }
 
 /* Entry of the coming matrix in a target; NULL: the target has none. */
@@ -177,7 +196,7 @@ static int begin_matrix(struct k3_caster *caster, const struct k3_run *run, stru
     const struct k3_rule *r = &plan->config.model->rules[rule];
     const struct k3_entry *any = NULL;
     caster->slot = run->slot;
-    caster->role = r->role;
+    k3_qstats_init(&caster->stats);
     caster->from = k3_rule_source_fmt(r);
     caster->rows = plan->config.value[r->dim[0]];
     caster->row_bytes = run->tensor_bytes / caster->rows;
@@ -224,7 +243,10 @@ static int cast_band(struct k3_caster *caster, const struct k3_slice *slice, con
                             .row_count = count,
                             .weight = caster->weight,
                             .scale = caster->geom.scale_suffix ? caster->scale : NULL};
-    struct k3_qstats *stats = &caster->stats[caster->role];
+    struct k3_qstats *stats = &caster->stats;
+    caster->quant.cut = (struct k3_qcut){.row = slice->row_begin,
+                                         .col = values_of(caster, column[0]),
+                                         .tensor_cols = values_of(caster, caster->row_bytes)};
     if (column[1] != caster->row_bytes) {
         cut_columns(band, count, caster->row_bytes, column, caster->cut);
         rows.x = caster->cut;
@@ -301,6 +323,22 @@ static int end_band(struct k3_caster *caster, const uint8_t *band, uint64_t coun
     return rc;
 }
 
+/* The last band is through: what the cast did to the matrix. */
+static int end_matrix(struct k3_caster *caster, struct k3_err *err)
+{
+    if (caster->cast_count == caster->cast_cap) {
+        uint32_t cap = caster->cast_cap ? 2 * caster->cast_cap : 64;
+        struct k3_cast_row *grown = realloc(caster->casts, cap * sizeof *grown);
+        if (!grown)
+            return k3_fail(err, K3_ENOMEM, "no memory for what %" PRIu32 " casts did", cap);
+        caster->casts = grown;
+        caster->cast_cap = cap;
+    }
+    k3_cast_row_make(caster->slot, caster->from, caster->quant.params.to, &caster->stats,
+                     &caster->casts[caster->cast_count++]);
+    return 0;
+}
+
 /* Rows of the band that begins at row_first: up to a tile, and to the end of a cut by rows. */
 static uint64_t band_rows(const struct k3_caster *caster)
 {
@@ -348,5 +386,5 @@ int k3_caster_run(struct k3_caster *caster, const struct k3_run *run, const uint
         caster->band_bytes = 0;
         rc = end_band(caster, caster->band, count, err);
     }
-    return rc;
+    return rc || run->end < run->tensor_bytes ? rc : end_matrix(caster, err);
 }

@@ -4,6 +4,7 @@
 #define K3_CONVERT_CAST_H
 
 #include "cast_gpu.h"
+#include "cast_row.h"
 #include "scatter.h"
 
 /* What was found out about whole matrices before anything is written. */
@@ -33,17 +34,18 @@ struct k3_caster {
     const struct k3_survey *survey;
     k3_cast_put_fn put;
     void *context;
-    struct k3_qstats *stats;   /* by enum k3_role, added to */
     struct k3_cast_lane *lane; /* of the GPU that casts; NULL: the CPU */
+    struct k3_cast_row *casts; /* what was cast, in the order of the sources; owned */
+    uint32_t cast_count, cast_cap;
 
     /* the matrix that is coming */
+    struct k3_qstats stats; /* each slice counted once */
     struct k3_quant quant;
     struct k3_qgeom geom; /* of the slice of a target */
     enum k3_qfmt from;
     uint64_t rows, row_bytes, local_rows; /* of the source; of the cut by rows */
     uint64_t row_first, band_bytes;       /* band being gathered: its first row, bytes so far */
     uint32_t slot;
-    uint8_t role;
     char name[K3_ST_NAME_BYTES_MAX + 64];
 
     /* buffers, grown to what a matrix needs; owned */
@@ -67,6 +69,9 @@ enum k3_qfmt k3_cast_fmt(const struct k3_plan *plan, uint32_t slot);
  * K3_EFORMAT (as k3_quant_rows), K3_ECORRUPT (the source changed), K3_EIO, K3_ENOMEM. */
 int k3_caster_run(struct k3_caster *caster, const struct k3_run *run, const uint8_t *data,
                   struct k3_err *err);
+
+/* Hand over what was cast, by slot; caller frees. */
+struct k3_cast_row *k3_caster_rows(struct k3_caster *caster, uint32_t *count);
 
 /* ---- shared by both files ---- */
 /* The bytes [begin, begin + bytes) of a tensor of the checkpoint. */

@@ -296,11 +296,12 @@ static int stage_config(struct k3_convert *convert, struct k3_convert_worker *wo
     return rc;
 }
 
-/* Is this file of the checkpoint replaced by one that describes the casts? */
+/* Is this file of the checkpoint replaced by one that describes the casts?  The report is written
+ * when the set is sealed. */
 static bool is_replaced(const struct k3_plan *plan, const char *name)
 {
     return !k3_policy_is_verbatim(&plan->policy) &&
-           (!strcmp(name, K3_CONFIG_NAME) ||
+           (!strcmp(name, K3_CONFIG_NAME) || !strcmp(name, K3_CAST_REPORT_NAME) ||
             (plan->policy.is_modelopt && !strcmp(name, K3_HF_QUANT_NAME)));
 }
 

@@ -373,7 +373,6 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
         rc = k3_caster_open(run->scatter, &convert->survey, &run->caster, err);
     run->caster.put = put_cast;
     run->caster.context = run;
-    run->caster.stats = run->worker->stats;
     run->caster.lane = run->worker->lane;
     for (uint32_t f = 0; f < run->item->file_count && !rc; f++)
         if (k3_ckpt_needs_file(convert->ckpt, run->item->files[f]))
@@ -381,6 +380,7 @@ static int run_item(struct item_run *run, uint32_t item, struct k3_err *err)
                              &run->record.sources[run->record.source_count++], err);
     if (!rc)
         rc = end_outputs(run, err);
+    run->record.casts = k3_caster_rows(&run->caster, &run->record.cast_count);
     if (!rc)
         rc = prove_all(run, err);
     if (!rc && run->item->part_count && run->item->parts[0] == 0)

@@ -165,14 +165,6 @@ static int find_amax(struct look *look, const struct matrix *matrix, uint16_t *a
     return rc;
 }
 
-static int out_of_window(const struct matrix *matrix, struct k3_err *err)
-{
-    return k3_fail(err, K3_EUNSUPPORTED,
-                   "%s: its scales are too far apart for an exact cast to %s, nothing was written: "
-                   "give --oow requant or --oow snap, or keep it with a pattern in --quant",
-                   matrix->name, k3_qfmt_name(matrix->quant.params.to));
-}
-
 /* Matrices that share a view and an index share their global: slots of all members. */
 static uint32_t members_of(const struct k3_plan *plan, uint32_t slot, uint32_t members[])
 {
@@ -186,6 +178,27 @@ static uint32_t members_of(const struct k3_plan *plan, uint32_t slot, uint32_t m
                                layer * k3_rule_repeat_count(&plan->config, &model->rules[r]) +
                                index;
     return count;
+}
+
+/* The members together are out of the window below this global: name the first group that is. */
+static int fail_window(struct look *look, const uint32_t *members, uint32_t count, float global,
+                       struct k3_err *err)
+{
+    struct matrix matrix = {0};
+    int rc = 0;
+    for (uint32_t m = 0; m < count && !rc; m++) {
+        struct k3_qrows rows = {0};
+        matrix_of(look, members[m], &matrix);
+        matrix.quant.global = global;
+        while (!rc && next_rows(&matrix, matrix.row_bytes, &rows)) {
+            rc = read_rows(look, &matrix, true, &rows, err);
+            if (!rc)
+                rc = k3_mx_breaches(&matrix.quant, &rows, NULL, err);
+        }
+    }
+    return rc ? rc
+              : k3_fail(err, K3_ECORRUPT, "%s: its bytes changed while they were used: run again",
+                        matrix.name);
 }
 
 /* NVFP4 out of MXFP4: one window for all members, and the global that follows. */
@@ -205,7 +218,7 @@ static int look_window(struct look *look, const uint32_t *members, uint32_t coun
         fit = rc ? K3_MX_UNKNOWN : k3_mx_fit(K3_Q_NVFP4, &window);
     }
     if (!rc && fit != K3_MX_FITS && matrix.quant.params.oow == K3_OOW_FAIL)
-        rc = out_of_window(&matrix, err);
+        rc = fail_window(look, members, count, k3_mx_global(&matrix.quant.params, &window), err);
     for (uint32_t m = 0; m < count && !rc; m++)
         look->survey->globals[members[m]] = k3_mx_global(&matrix.quant.params, &window);
     return rc;
@@ -225,14 +238,16 @@ static int look_amax(struct look *look, const uint32_t *members, uint32_t count,
     return rc;
 }
 
-/* Groups of one cut of the matrix that cannot be cast exactly. */
-static int count_breaches(struct look *look, const struct matrix *matrix,
-                          const struct k3_slice *slice, uint64_t *count, struct k3_err *err)
+/* All groups of one cut of the matrix can be cast exactly. */
+static int check_cut(struct look *look, const struct matrix *matrix, const struct k3_slice *slice,
+                     struct k3_err *err)
 {
     struct matrix cut = *matrix;
     struct k3_qrows rows = {.row_first = slice->row_begin, .row_count = slice->row_count};
     uint64_t scale_begin = slice->column_begin * matrix->scale_row_bytes / matrix->row_bytes;
     cut.quant.cols = slice->column_bytes * 2;
+    cut.quant.cut = (struct k3_qcut){
+        .row = slice->row_begin, .col = slice->column_begin * 2, .tensor_cols = matrix->quant.cols};
     uint64_t scale_bytes = cut.quant.cols / K3_MX_GROUP;
     int rc = read_rows(look, matrix, true, &rows, err); /* some 5 MB; rare */
     for (uint64_t row = 0; row < rows.row_count && !rc; row++) {
@@ -243,7 +258,7 @@ static int count_breaches(struct look *look, const struct matrix *matrix,
                 look->scale + row * matrix->scale_row_bytes + scale_begin, (size_t)scale_bytes);
     }
     rows.row_first = 0; /* tiles are counted from the first row of the cut */
-    return rc ? rc : k3_mx_breaches(&cut.quant, &rows, count, err);
+    return rc ? rc : k3_mx_breaches(&cut.quant, &rows, NULL, err);
 }
 
 /* FP8 blocks and BF16: the scales of the matrix settle it, or each cut is looked at whole. */
@@ -253,7 +268,7 @@ static int look_breaches(struct look *look, uint32_t slot, struct k3_err *err)
     struct matrix matrix;
     struct k3_mx_window window;
     uint32_t rule, layer, index;
-    uint64_t count = 0, row_seen = UINT64_MAX, column_seen = UINT64_MAX;
+    uint64_t row_seen = UINT64_MAX, column_seen = UINT64_MAX;
     matrix_of(look, slot, &matrix);
     if (k3_quant_route(K3_Q_MXFP4, matrix.quant.params.to) == K3_QROUTE_VIA_BF16)
         matrix.quant.params.to = K3_Q_BF16;
@@ -263,7 +278,7 @@ static int look_breaches(struct look *look, uint32_t slot, struct k3_err *err)
         k3_mx_fit(matrix.quant.params.to, &window) == K3_MX_FITS)
         return rc;
     k3_plan_slot(plan, slot, &rule, &layer, &index);
-    for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout) && !rc && !count; rank++) {
+    for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout) && !rc; rank++) {
         struct k3_place place;
         struct k3_slice slice;
         k3_layout_place(&plan->layout, rank, &place);
@@ -273,9 +288,9 @@ static int look_breaches(struct look *look, uint32_t slot, struct k3_err *err)
             continue;
         row_seen = slice.row_begin;
         column_seen = slice.column_begin;
-        rc = count_breaches(look, &matrix, &slice, &count, err);
+        rc = check_cut(look, &matrix, &slice, err);
     }
-    return !rc && count ? out_of_window(&matrix, err) : rc;
+    return rc;
 }
 
 static int look_at(struct look *look, uint32_t slot, struct k3_err *err)

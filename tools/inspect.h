@@ -3,6 +3,7 @@
 #define K3_INSPECT_H
 
 #include "doc.h"
+#include "inspect_hist.h"
 #include "k3_err.h"
 #include "st.h"
 
@@ -15,7 +16,7 @@ int k3_inspect_dir(const char *path, struct k3_doc *root, struct k3_err *err);
 int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err);
 
 /* Every place of a tensor or view: in a file, a set or a checkpoint.  stats: its values are read
- * too. K3_EUSAGE where there is none of that name. */
+ * too, and those of its scales.  K3_EUSAGE where there is none of that name. */
 int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_doc *root,
                       struct k3_err *err);
 
@@ -26,14 +27,24 @@ struct k3_file_digests {
 };
 int k3_inspect_digests(const char *path, struct k3_file_digests *out, struct k3_err *err);
 
-/* Statistics of `bytes` of elements at `offset` of an open file, added to `row` as members. */
+/* Histograms of all tensors of a safetensors file, or of those of a directory; pads are left out.
+ * K3_EUSAGE for another file. */
+int k3_inspect_histograms(const char *path, bool quiet, struct k3_doc *root, struct k3_err *err);
+
+/* A run of elements in an open file. */
 struct k3_stats_range {
     const char *name; /* of the file */
     uint64_t offset, bytes;
     int fd;
     uint8_t dtype; /* enum k3_dtype */
 };
-int k3_inspect_stats(const struct k3_stats_range *range, struct k3_doc *row, struct k3_err *err);
+/* Statistics of it, added to `row` as members; hist (or NULL): and its histogram. */
+int k3_inspect_stats(const struct k3_stats_range *range, struct k3_hist *hist, struct k3_doc *row,
+                     struct k3_err *err);
+/* Its histogram alone; progress may be NULL.  Fails: K3_EIO, K3_ENOMEM, K3_ECANCELED. */
+struct k3_progress;
+int k3_inspect_hist(const struct k3_stats_range *range, struct k3_hist *hist,
+                    struct k3_progress *progress, struct k3_err *err);
 
 /* The tree as text on stdout: one member a line, rows of an array as a table. */
 int k3_inspect_print(const struct k3_doc *root, struct k3_err *err);

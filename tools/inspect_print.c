@@ -15,6 +15,7 @@
 #define COLUMN_COUNT_MAX 20u
 #define NAME_CELLS       18
 #define CELL_BYTES_MAX   100u
+#define BAR_CELLS        40u
 
 static bool ends_with(const char *name, const char *suffix)
 {
@@ -151,6 +152,46 @@ static int put_line(const struct k3_doc *member, struct k3_text *text, struct k3
     return 0;
 }
 
+/* ---- histograms ---- */
+
+static uint64_t count_of(const struct k3_doc *bin, const char *name)
+{
+    uint64_t count = 0;
+    (void)k3_doc_integer(k3_doc_find(bin, name), &count);
+    return count;
+}
+
+static void put_bar(uint64_t count, uint64_t most)
+{
+    static const char full[] = "########################################"; /* BAR_CELLS */
+    uint64_t cells = (uint64_t)((double)count / (double)most * BAR_CELLS + 0.5);
+    printf("%.*s", (int)(cells > BAR_CELLS ? BAR_CELLS : cells), full);
+    if (!cells && count)
+        putchar('.'); /* seen, and less than half of a cell */
+}
+
+/* A title, then a line for each bin: how many of each sign, and a bar. */
+static void put_histogram(const struct k3_doc *hist)
+{
+    const struct k3_doc *bins = k3_doc_find(hist, "bins");
+    uint64_t most = 1;
+    for (const struct k3_doc *bin = k3_doc_first(bins); bin; bin = k3_doc_next(bin)) {
+        uint64_t count = count_of(bin, "negative") + count_of(bin, "positive");
+        most = count > most ? count : most;
+    }
+    uint64_t tensors = count_of(hist, "tensors");
+    printf("\n%s: %s in %s tensor%s\n  %-9s  %17s  %17s\n", k3_doc_string(k3_doc_find(hist, "of")),
+           k3_count_text(count_of(hist, "count")).s, k3_count_text(tensors).s,
+           tensors == 1 ? "" : "s", "from", "negative", "positive");
+    for (const struct k3_doc *bin = k3_doc_first(bins); bin; bin = k3_doc_next(bin)) {
+        uint64_t negative = count_of(bin, "negative"), positive = count_of(bin, "positive");
+        printf("  %-9s  %17s  %17s  ", k3_doc_string(k3_doc_find(bin, "bin")),
+               k3_count_text(negative).s, k3_count_text(positive).s);
+        put_bar(negative + positive, most);
+        putchar('\n');
+    }
+}
+
 int k3_inspect_print(const struct k3_doc *root, struct k3_err *err)
 {
     struct k3_text text;
@@ -160,7 +201,10 @@ int k3_inspect_print(const struct k3_doc *root, struct k3_err *err)
         if (!k3_doc_is_array(m) || !k3_doc_is_object(k3_doc_first(m)))
             rc = put_line(m, &text, err);
     for (const struct k3_doc *m = k3_doc_first(root); m && !rc; m = k3_doc_next(m))
-        if (k3_doc_is_array(m) && k3_doc_is_object(k3_doc_first(m)))
+        if (!strcmp(k3_doc_name(m), "histograms"))
+            for (const struct k3_doc *h = k3_doc_first(m); h; h = k3_doc_next(h))
+                put_histogram(h);
+        else if (k3_doc_is_array(m) && k3_doc_is_object(k3_doc_first(m)))
             rc = put_table(k3_doc_name(m), m, err);
     k3_text_fini(&text);
     return rc;

@@ -1,4 +1,4 @@
-/* Purpose: read the values of a tensor: extent, mean, deviation, zeros, NaN, infinities.
+/* Purpose: read the values of a tensor: extent, mean, deviation, zeros, NaN, infinities, histogram.
  * Owns: one buffer of bytes and one of decoded values.
  * Threads: any, each with its own range.
  * Errors: K3_EIO, K3_ENOMEM, K3_ECANCELED; K3_EUNSUPPORTED for complex numbers.
@@ -7,13 +7,15 @@
 #include "bytes.h"
 #include "fs.h"
 #include "inspect.h"
+#include "progress.h"
 #include "stop.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_ELEMENTS 65536u /* 512 KiB of doubles: stays in L2 between the two passes */
+#define CHUNK_ELEMENTS 65536u     /* 512 KiB of doubles: stays in L2 between the two passes */
+#define STREAM_BYTES   (1u << 20) /* of a histogram alone */
 
 struct stats {
     uint64_t count, zero_count, nan_count, inf_count, finite_count;
@@ -145,9 +147,11 @@ static void add_values(struct stats *stats, const double *values, size_t count)
     stats->finite_count += finite;
 }
 
-static int read_values(const struct k3_stats_range *range, size_t width, struct stats *stats,
-                       struct k3_err *err)
+static int read_values(const struct k3_stats_range *range, struct k3_hist *hist,
+                       struct stats *stats, struct k3_err *err)
 {
+    const unsigned bits = k3_dtype_bits(range->dtype);
+    const size_t width = bits < 8 ? 1 : bits / 8; /* sub-byte types: their packed bytes */
     uint8_t *data = malloc((size_t)CHUNK_ELEMENTS * width);
     double *values = malloc(CHUNK_ELEMENTS * sizeof *values);
     int rc = data && values ? 0 : k3_fail(err, K3_ENOMEM, "no memory for statistics");
@@ -159,6 +163,8 @@ static int read_values(const struct k3_stats_range *range, size_t width, struct 
         else
             rc = k3_file_read(range->fd, range->name, data, n * width, range->offset + at * width,
                               err);
+        if (!rc && hist)
+            k3_hist_add(hist, data, n * width);
         for (size_t i = 0; i < n && !rc; i++) {
             values[i] = width == 1 ? from_byte(range->dtype, data[i])
                                    : from_wide(range->dtype, data + i * width);
@@ -194,15 +200,35 @@ static bool add_number(struct k3_doc *row, const char *name, double value)
                            : k3_doc_add_string(row, name, "overflow");
 }
 
-int k3_inspect_stats(const struct k3_stats_range *range, struct k3_doc *row, struct k3_err *err)
+int k3_inspect_hist(const struct k3_stats_range *range, struct k3_hist *hist,
+                    struct k3_progress *progress, struct k3_err *err)
 {
-    unsigned bits = k3_dtype_bits(range->dtype);
-    size_t width = bits < 8 ? 1 : bits / 8; /* sub-byte types: their packed bytes */
+    uint8_t *data = malloc(STREAM_BYTES);
+    int rc = data ? 0 : k3_fail(err, K3_ENOMEM, "no memory for statistics");
+    for (uint64_t at = 0; at < range->bytes && !rc; at += STREAM_BYTES) {
+        size_t n = range->bytes - at < STREAM_BYTES ? (size_t)(range->bytes - at) : STREAM_BYTES;
+        if (k3_stop_requested())
+            rc = k3_fail(err, K3_ECANCELED, "stopped on request");
+        else
+            rc = k3_file_read(range->fd, range->name, data, n, range->offset + at, err);
+        if (!rc)
+            k3_hist_add(hist, data, n);
+        if (!rc && progress)
+            k3_progress_add(progress, n);
+    }
+    free(data);
+    return rc;
+}
+
+int k3_inspect_stats(const struct k3_stats_range *range, struct k3_hist *hist, struct k3_doc *row,
+                     struct k3_err *err)
+{
+    const unsigned bits = k3_dtype_bits(range->dtype);
     struct stats stats;
     memset(&stats, 0, sizeof stats);
     if (range->dtype == K3_C64)
         return k3_fail(err, K3_EUNSUPPORTED, "no statistics of complex numbers");
-    int rc = read_values(range, width, &stats, err);
+    int rc = read_values(range, hist, &stats, err);
     if (rc)
         return rc;
     bool added = k3_doc_add_integer(row, bits < 8 ? "packed_count" : "count", stats.count) &&
@@ -216,7 +242,7 @@ int k3_inspect_stats(const struct k3_stats_range *range, struct k3_doc *row, str
     uint64_t distinct = 0;
     for (unsigned v = 0; v < 256; v++)
         distinct += stats.seen[v];
-    if (added && width == 1)
+    if (added && bits <= 8)
         added = k3_doc_add_integer(row, "distinct_values", distinct);
     return added ? 0 : k3_fail(err, K3_ENOMEM, "no memory for statistics");
 }

@@ -93,6 +93,7 @@ int k3_inspect_digests(const char *path, struct k3_file_digests *out, struct k3_
 struct search {
     const char *wanted;
     struct k3_doc *places; /* the array "places" */
+    struct k3_hists hists; /* of all places together */
     uint32_t found_count;
     bool stats;
 };
@@ -103,6 +104,7 @@ struct found {
     const uint64_t *shape;
     uint64_t begin_offset, end_offset;
     uint8_t dtype, dim_count;
+    bool is_view;
 };
 
 static int add_place(struct search *search, const char *file, int fd, uint64_t data_offset,
@@ -128,41 +130,114 @@ static int add_place(struct search *search, const char *file, int fd, uint64_t d
                                    .bytes = bytes,
                                    .fd = fd,
                                    .dtype = found->dtype};
-    return k3_inspect_stats(&range, row, err);
+    struct k3_hist *hist = NULL;
+    const enum k3_hist_kind kind = k3_hist_kind_of(search->wanted, found->is_view, found->dtype);
+    int rc = kind ? k3_hists_open(&search->hists, kind, found->dtype, &hist, err) : 0;
+    return rc ? rc : k3_inspect_stats(&range, hist, row, err);
+}
+
+/* The scales of what was found, where it has any: they are part of what its codes mean. */
+static int add_scales(struct search *search, const char *file, int fd, uint64_t data_offset,
+                      const struct found *scales, struct k3_err *err)
+{
+    struct k3_hist *hist = NULL;
+    const struct k3_stats_range range = {.name = file,
+                                         .offset = data_offset + scales->begin_offset,
+                                         .bytes = scales->end_offset - scales->begin_offset,
+                                         .fd = fd,
+                                         .dtype = scales->dtype};
+    const enum k3_hist_kind kind = k3_hist_kind_of("_scale", scales->is_view, scales->dtype);
+    int rc = k3_hists_open(&search->hists, kind, scales->dtype, &hist, err);
+    return rc ? rc : k3_inspect_hist(&range, hist, NULL, err);
+}
+
+/* "X.weight_scale" for "X.weight" and "X.weight_packed"; false for other names. */
+static bool name_scales(const char *name, char *scales, size_t bytes)
+{
+    const char *dot = strrchr(name, '.');
+    if (!dot || (strcmp(dot, ".weight") && strcmp(dot, ".weight_packed")))
+        return false;
+    int n = snprintf(scales, bytes, "%.*s.weight_scale", (int)(dot - name), name);
+    return n > 0 && (size_t)n < bytes;
+}
+
+static struct found of_tensor(const struct k3_st_tensor *tensor)
+{
+    return (struct found){.kind = "tensor",
+                          .shape = tensor->shape,
+                          .begin_offset = tensor->begin_offset,
+                          .end_offset = tensor->end_offset,
+                          .dtype = tensor->dtype,
+                          .dim_count = tensor->dim_count};
+}
+
+/* The view `name` of a part into *view and *found; found->kind is NULL where it has none. */
+static int find_view(const char *file, const struct k3_st *st, const char *name,
+                     struct k3_view *view, struct found *found, struct k3_err *err)
+{
+    char key[16 + K3_VIEW_NAME_BYTES];
+    int n = snprintf(key, sizeof key, "k3.view.%s", name);
+    const char *value = n > 0 && (size_t)n < sizeof key ? k3_st_meta_find(st, key) : NULL;
+    found->kind = NULL;
+    if (!value)
+        return 0;
+    int rc = k3_view_decode(key, value, view, err);
+    if (!rc && view->end_offset > st->data_bytes)
+        rc = k3_fail(err, K3_EFORMAT, "%s: view %s ends behind the data", file, name);
+    *found = (struct found){.kind = rc ? NULL : "view",
+                            .is_view = true,
+                            .shape = view->shape,
+                            .begin_offset = view->begin_offset,
+                            .end_offset = view->end_offset,
+                            .dtype = view->dtype,
+                            .dim_count = view->dim_count};
+    return rc;
+}
+
+/* A tensor of the wanted name, and its scales. */
+static int search_tensor(struct search *search, const char *file, int fd, const struct k3_st *st,
+                         struct k3_err *err)
+{
+    const struct k3_st_tensor *tensor = k3_st_find(st, search->wanted);
+    char name[K3_ST_NAME_BYTES_MAX + 16];
+    if (!tensor)
+        return 0;
+    struct found found = of_tensor(tensor);
+    int rc = add_place(search, file, fd, st->data_offset, &found, err);
+    const struct k3_st_tensor *scales = search->stats &&
+                                                name_scales(search->wanted, name, sizeof name)
+                                            ? k3_st_find(st, name)
+                                            : NULL;
+    if (rc || !scales)
+        return rc;
+    found = of_tensor(scales);
+    return add_scales(search, file, fd, st->data_offset, &found, err);
+}
+
+/* A view of the wanted name, and that of its scales. */
+static int search_view(struct search *search, const char *file, int fd, const struct k3_st *st,
+                       struct k3_err *err)
+{
+    char name[K3_VIEW_NAME_BYTES + 8];
+    struct k3_view view;
+    struct found found;
+    int rc = find_view(file, st, search->wanted, &view, &found, err);
+    if (rc || !found.kind)
+        return rc;
+    rc = add_place(search, file, fd, st->data_offset, &found, err);
+    snprintf(name, sizeof name, "%s_scale", search->wanted);
+    if (!rc && search->stats)
+        rc = find_view(file, st, name, &view, &found, err);
+    return rc || !search->stats || !found.kind
+               ? rc
+               : add_scales(search, file, fd, st->data_offset, &found, err);
 }
 
 static int search_header(struct search *search, const char *file, int fd, const struct k3_st *st,
                          struct k3_err *err)
 {
-    const struct k3_st_tensor *tensor = k3_st_find(st, search->wanted);
-    char key[16 + K3_VIEW_NAME_BYTES];
-    int rc = 0;
-    if (tensor) {
-        struct found found = {.kind = "tensor",
-                              .shape = tensor->shape,
-                              .begin_offset = tensor->begin_offset,
-                              .end_offset = tensor->end_offset,
-                              .dtype = tensor->dtype,
-                              .dim_count = tensor->dim_count};
-        rc = add_place(search, file, fd, st->data_offset, &found, err);
-    }
-    int n = snprintf(key, sizeof key, "k3.view.%s", search->wanted);
-    const char *value = n > 0 && (size_t)n < sizeof key ? k3_st_meta_find(st, key) : NULL;
-    struct k3_view view;
-    if (rc || !value)
-        return rc;
-    rc = k3_view_decode(key, value, &view, err);
-    if (!rc && view.end_offset > st->data_bytes)
-        rc = k3_fail(err, K3_EFORMAT, "%s: view %s ends behind the data", file, search->wanted);
-    if (rc)
-        return rc;
-    struct found found = {.kind = "view",
-                          .shape = view.shape,
-                          .begin_offset = view.begin_offset,
-                          .end_offset = view.end_offset,
-                          .dtype = view.dtype,
-                          .dim_count = view.dim_count};
-    return add_place(search, file, fd, st->data_offset, &found, err);
+    int rc = search_tensor(search, file, fd, st, err);
+    return rc ? rc : search_view(search, file, fd, st, err);
 }
 
 static int search_file(struct search *search, const struct k3_dir *dir, const char *name,
@@ -224,5 +299,8 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     }
     if (!rc && !search.found_count)
         rc = k3_fail(err, K3_EUSAGE, "%s: no tensor or view is named %s", path, name);
+    if (!rc && stats && !k3_hists_show(&search.hists, root))
+        rc = k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
+    k3_hists_close(&search.hists);
     return rc;
 }

@@ -3,6 +3,7 @@
 #ifndef K3_JOB_H
 #define K3_JOB_H
 
+#include "cast_report.h"
 #include "ckpt.h"
 #include "manifest.h"
 #include "ranks.h"
@@ -121,8 +122,14 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
                          const struct k3_layout *layout, enum k3_job_foreign mode,
                          struct k3_err *err);
 
-/* Publish the set from its records; the parts it must have follow from plan text and ranks.
+/* Publish the set from its records; the parts it must have follow from plan text and ranks.  Where
+ * the policy casts, the report too, and *casts is its sums (else none).
  * Fails: K3_EUNSUPPORTED listing what is missing (exit 4); K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
-int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct k3_err *err);
+int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
+            struct k3_cast_summary *casts, struct k3_err *err);
+
+/* The sums of the items of one worker, from their records. */
+int k3_casts_of_worker(struct k3_job *job, const struct k3_plan *plan, uint32_t worker,
+                       uint32_t workers, struct k3_cast_summary *casts, struct k3_err *err);
 
 #endif

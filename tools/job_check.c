@@ -7,6 +7,7 @@
  * Invariant: nothing here changes a file but .k3-partial/sources, written once. */
 #include "job.h"
 #include "part.h"
+#include "quant_config.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,21 +66,31 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
     return rc;
 }
 
-/* A name of the checkpoint that is copied, and is there already although nothing of ours is. */
-int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
+static int check_no_file(const struct k3_job *job, const char *name, struct k3_err *err)
 {
     bool found = false;
-    for (uint32_t i = 0; i < ckpt->copied_count; i++) {
-        int rc = k3_file_find(&job->outs[0], ckpt->copied[i], &found, err);
-        if (rc)
-            return rc;
-        if (found)
-            return k3_fail_at(err, K3_EUNSUPPORTED, ckpt->copied[i], -1,
-                              "%s/%s: is there already, and the set has a file of that name: give "
-                              "an empty --out, or remove it",
-                              job->outs[0].path, ckpt->copied[i]);
-    }
-    return 0;
+    int rc = k3_file_find(&job->outs[0], name, &found, err);
+    if (rc || !found)
+        return rc;
+    return k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                      "%s/%s: is there already, and the set has a file of that name: give "
+                      "an empty --out, or remove it",
+                      job->outs[0].path, name);
+}
+
+/* A name of the checkpoint that is copied, or that is written in such a set, and is there already
+ * although nothing of ours is. */
+int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
+{
+    const struct k3_policy *policy = &ckpt->plan->policy;
+    int rc = 0;
+    for (uint32_t i = 0; i < ckpt->copied_count && !rc; i++)
+        rc = check_no_file(job, ckpt->copied[i], err);
+    if (!rc && !k3_policy_is_verbatim(policy))
+        rc = check_no_file(job, K3_CAST_REPORT_NAME, err);
+    if (!rc && policy->is_modelopt)
+        rc = check_no_file(job, K3_HF_QUANT_NAME, err);
+    return rc;
 }
 
 static int check_entry(const struct k3_dir *dir, const char *name, uint64_t bytes,

@@ -111,8 +111,9 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "show this tensor or view only", own_group, FIELD(tensor),
                       .commands = ON(INSPECT)},
     [K3_ID_STATS] = {K3_ID_STATS, K3_OPT_NONE, "stats", NULL, NULL, NULL,
-                     "read the values: minimum, maximum, mean, zeros, NaN", own_group, FIELD(stats),
-                     .commands = ON(INSPECT)},
+                     "read the values: histograms of values, codes and scales; of --tensor also "
+                     "minimum, maximum, mean, zeros, NaN",
+                     own_group, FIELD(stats), .commands = ON(INSPECT)},
     [K3_ID_DIGEST] = {K3_ID_DIGEST, K3_OPT_NONE, "digest", NULL, NULL, NULL,
                       "read the file: SHA-256 and fs-verity digest", own_group, FIELD(digest),
                       .commands = ON(INSPECT)},

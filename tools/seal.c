@@ -7,6 +7,7 @@
  * byte and repeated. */
 #include "job.h"
 #include "part.h"
+#include "seal_casts.h"
 #include "sha256.h"
 #include "units.h"
 
@@ -35,6 +36,8 @@ struct seal {
     struct k3_layout layout;
     struct k3_manifest manifest; /* filled as records are read; entries owned by it */
     struct used_record *records;
+    struct k3_cast_range *casts; /* one for each of records */
+    struct k3_cast_summary *summary;
     struct part_source *sources_of; /* [rank * part_count + part] */
     uint8_t *have;                  /* the same index: 1 when a record has the part */
     struct k3_part_entry *parts;    /* the same index */
@@ -100,9 +103,11 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
 {
     uint32_t n = seal->record_count;
     struct used_record *grown = realloc(seal->records, (n + 1) * sizeof *grown);
-    if (!grown)
+    seal->records = grown ? grown : seal->records;
+    struct k3_cast_range *casts = realloc(seal->casts, (n + 1) * sizeof *casts);
+    seal->casts = casts ? casts : seal->casts;
+    if (!grown || !casts)
         return no_memory(err);
-    seal->records = grown;
     k3_record_name(record->item, grown[n].name);
     memcpy(grown[n].token, record->token, sizeof grown[n].token);
     seal->record_count++;
@@ -123,6 +128,7 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
         seal->sources_of[cell] = (struct part_source){n, at};
         at += part->bytes / K3_UNIT_BYTES * K3_DIGEST_BYTES;
     }
+    casts[n] = (struct k3_cast_range){record->item, record->cast_count, at};
     int rc = take_files(&seal->manifest.sources, &seal->manifest.source_count, record->sources,
                         record->source_count, err);
     if (!rc && record->file_count) {
@@ -159,7 +165,9 @@ static int read_records(struct seal *seal, struct k3_err *err)
             rc = k3_fail_sys(err, errno, "%s: stat", name);
         else
             rc = take_record(seal, &record,
-                             (uint64_t)stat.st_size - record.unit_count * K3_DIGEST_BYTES, err);
+                             (uint64_t)stat.st_size - record.unit_count * K3_DIGEST_BYTES -
+                                 record.cast_count * sizeof(struct k3_disk_cast_row),
+                             err);
         k3_record_fini(&record);
     }
     k3_names_free(names, count);
@@ -367,6 +375,25 @@ static int check_sources(struct seal *seal, struct k3_err *err)
     return 0;
 }
 
+/* The report of the casts becomes one of the set's files. */
+static int publish_casts(struct seal *seal, struct k3_err *err)
+{
+    struct k3_file_entry entry = {0};
+    const struct k3_casts_seal casts = {.job = seal->job,
+                                        .plan = seal->plan,
+                                        .ranges = seal->casts,
+                                        .range_count = seal->record_count,
+                                        .token = seal->file_token,
+                                        .summary = seal->summary};
+    if (k3_policy_is_verbatim(&seal->plan->policy))
+        return 0;
+    int rc = k3_casts_publish(&casts, &entry, err);
+    if (!rc)
+        rc = take_files(&seal->manifest.files, &seal->manifest.file_count, &entry, 1, err);
+    free(entry.name);
+    return rc;
+}
+
 static int publish(struct seal *seal, struct k3_err *err)
 {
     struct k3_manifest *manifest = &seal->manifest;
@@ -384,6 +411,8 @@ static int publish(struct seal *seal, struct k3_err *err)
     k3_staged_name(K3_MANIFEST_NAME, seal->file_token, temporary);
     if (!rc)
         rc = pick_headers(manifest, err);
+    if (!rc)
+        rc = publish_casts(seal, err);
     if (!rc) {
         qsort(manifest->files, manifest->file_count, sizeof manifest->files[0], by_name);
         rc = k3_manifest_encode(manifest, &text, err);
@@ -397,11 +426,14 @@ static int publish(struct seal *seal, struct k3_err *err)
     return rc;
 }
 
-int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct k3_err *err)
+int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
+            struct k3_cast_summary *casts, struct k3_err *err)
 {
     struct seal seal;
     memset(&seal, 0, sizeof seal);
     seal.job = job;
+    seal.summary = casts;
+    k3_cast_summary_init(casts);
     int rc = decode_plan(&seal, plan_text, plan_bytes, err);
     if (!rc)
         rc = k3_job_check_foreign(job, &seal.config, &seal.layout, K3_FOREIGN_RESUME, err);
@@ -422,6 +454,7 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes, struct
     k3_manifest_fini(&seal.manifest);
     k3_plan_close(seal.plan);
     free(seal.records);
+    free(seal.casts);
     free(seal.sources_of);
     free(seal.have);
     free(seal.parts);

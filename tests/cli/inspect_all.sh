@@ -17,6 +17,13 @@ run set --tensor language_model.lm_head.weight --json
 run ckpt --tensor language_model.lm_head.weight --stats
 run ckpt --tensor nothing
 run set/model-rank-1.units --stats
+run set/k3-shards.json --stats
+run ckpt --stats --json
+"$K3" convert ckpt --out cast --tp 2 --quant experts=nvfp4,attention=fp8-block,shared=int4-g32,dense=mxfp8 --quiet |
+    sed -e 's/ in [0-9.]* s$/ in TIME/'
+run cast --tensor language_model.model.layers.1.block_sparse_moe.experts.3.w1.weight_packed --stats
+run cast --tensor layers.2.attn.qkvgfab --stats
+"$K3" inspect cast/model-rank-0-part-2.safetensors --stats | sed -n '/ in [0-9,]* tensors\{0,1\}$/,$p'
 run set --digest
 mkdir loose
 cp ckpt/model-00001-of-000008.safetensors loose

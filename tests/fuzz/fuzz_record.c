@@ -4,9 +4,10 @@
  * Threads: one.
  * Errors: none; a broken promise aborts.
  * Invariants checked: an accepted record, encoded, is the text; it has a digest for each unit of
- * its parts. */
+ * its parts; its casts are such that a report can be made of them. */
 #include "fuzz.h"
 
+#include "cast_row.h"
 #include "manifest.h"
 #include "tree.h"
 
@@ -34,6 +35,12 @@ static void decode(const char *text, size_t bytes)
         unit_count += record.parts[i].bytes / K3_UNIT_BYTES;
     FUZZ_CHECK(unit_count == record.unit_count);
     FUZZ_CHECK(strlen(record.token) == K3_TOKEN_BYTES);
+    for (uint32_t i = 0; i < record.cast_count; i++) {
+        const struct k3_cast_row *row = &record.casts[i];
+        FUZZ_CHECK(k3_cast_row_lossless(row) || !(k3_cast_row_sqnr_db(row) > 1e9));
+        FUZZ_CHECK(!k3_cast_row_is_low(row) || !k3_cast_row_lossless(row));
+        FUZZ_CHECK(!i || row[-1].slot < row->slot);
+    }
     k3_record_fini(&record);
 }
 
@@ -74,6 +81,20 @@ static void fix_trees(struct fuzz_span head, struct fuzz_span raw)
     k3_sha256_close(sha);
 }
 
+/* What follows the head, as the head divides it: unit digests, then casts. */
+static void divide(struct fuzz_span head, struct fuzz_span *units, struct fuzz_span *casts)
+{
+    static const char begin[] = "\"cast_count\":";
+    const char *at = fuzz_find(head, begin);
+    uint64_t bytes = 0;
+    if (at)
+        bytes = number_at(at + sizeof begin - 1) * sizeof(struct k3_disk_cast_row);
+    if (bytes > units->bytes)
+        bytes = 0;
+    *casts = (struct fuzz_span){units->data + (units->bytes - bytes), (size_t)bytes};
+    units->bytes -= (size_t)bytes;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     decode((const char *)data, bytes);
@@ -81,9 +102,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char *line_feed = memchr(text, '\n', bytes);
     if (line_feed) {
         struct fuzz_span head = {text, (size_t)(line_feed - text) + 1};
-        struct fuzz_span raw = {line_feed + 1, bytes - head.bytes};
+        struct fuzz_span raw = {line_feed + 1, bytes - head.bytes}, casts;
+        divide(head, &raw, &casts);
         fuzz_fix_seal(head);
         decode(text, bytes);
+        fuzz_fix_digest(head, "casts_sha256", casts);
         fuzz_fix_digest(head, "units_sha256", raw);
         fuzz_fix_seal(head);
         decode(text, bytes);

@@ -288,6 +288,23 @@ def wrong_records(seeds, record):
     seeds.put("record", "wrong-no-head", record.replace(b"\n", b"", 1))
 
 
+def wrong_casts(seeds, record):
+    """A record with casts: each field of the last one as no cast can have it."""
+    head, raw = record.split(b"\n", 1)
+    document = json.loads(head)
+    count = document["cast_count"]
+    for label, at, value in (("slot", 0, 0), ("from", 4, 4), ("to", 5, 11), ("to-none", 5, 0), ("pad", 6, 1),
+                             ("x2", 15, 0xff), ("error", 23, 0x80), ("most", 31, 0x7f), ("values", 39, 1),
+                             ("groups", 47, 1), ("zero", 55, 1), ("clipped", 63, 1), ("window", 71, 1)):
+        wrong = bytearray(raw)
+        wrong[len(raw) - 72 + at] = value
+        seeds.put("record", "wrong-cast-" + label, head + b"\n" + bytes(wrong))
+    changes = {"cast-fewer": setter("cast_count", count - 1), "cast-more": setter("cast_count", count + 1),
+               "cast-none": setter("cast_count", None), "cast-huge": setter("cast_count", 1 << 23),
+               "cast-digest": setter("casts_sha256", "x")}
+    variants(seeds, "record", document, b"\n" + raw, changes)
+
+
 def wrong_plans(seeds, plan):
     document = json.loads(plan)
     layers = "text_config.linear_attn_config.kda_layers"
@@ -439,6 +456,13 @@ def main():
             if name.endswith(".record"):
                 seeds.put("record", name, read(f"{folder}/part/.k3-partial/{name}"))
         wrong_records(seeds, read(f"{folder}/part/.k3-partial/item-0.record"))
+        run("convert", mini, "--out", f"{folder}/cast", "--tp", "1", "--quant", "head=mxfp8", "--worker", "0",
+            "--workers", "1")
+        for name in sorted(os.listdir(f"{folder}/cast/.k3-partial")):
+            record = read(f"{folder}/cast/.k3-partial/{name}") if name.endswith(".record") else b""
+            if b'"cast_count":0,' not in record[:40] and record:
+                seeds.put("record", "cast-" + name, record)
+                wrong_casts(seeds, record)
         bad = f"{folder}/bad"
         os.makedirs(bad)
         subprocess.run([make_bad, bad], check=True)

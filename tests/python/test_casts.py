@@ -2,7 +2,8 @@
 
 Usage: test_casts.py (K3 and K3_BUILD in the environment).  Each tensor of each part is resolved,
 under every name that engines ask for, through config.json and hf_quant_config.json, and the format
-found there must be the one its dtype and its neighbours show.
+found there must be the one its dtype and its neighbours show.  k3ref.py compares plan, places, names
+and pads with those that FORMAT.md gives (and the bytes of casts, where numpy is there).
 """
 import fnmatch
 import json
@@ -11,11 +12,16 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import k3ref  # noqa: E402
 from k3test import Suite, parser, scratch, tool_of  # noqa: E402
 
 # policy, extra options; what they must hold is derived from the files
 CASES = ["nvfp4", "fp8-block", "bf16", "experts=mxfp8,head=fp8-channel", "int4-g32",
          "attention=fp8-block,*.layers.2.*=verbatim"]
+# What the policies that have a name stand for, in the canonical form of FORMAT.md 4.7.
+NAMED = {"nvfp4": "attention=fp8-block,experts=nvfp4", "bf16": "experts=bf16",
+         "fp8-block": "attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,"
+                      "dense=fp8-block,head=fp8-block", "int4-g32": "experts=int4-g32"}
 ALGORITHM = {"NVFP4": "nvfp4-pack-quantized", "MXFP4": "mxfp4-pack-quantized",
              "MXFP8": "mxfp8-quantized", "FP8_PB_WO": "block",
              "FP8_PER_CHANNEL_PER_TOKEN": "channel"}
@@ -140,6 +146,10 @@ def check_case(suite, tool, ckpt, where, policy):
     published = load(ckpt, "config.json")
     del published["text_config"]["quantization_config"], config["text_config"]["quantization_config"]
     suite.check(config == published, f"{policy}: the rest of config.json is the published one")
+    problems, equal = k3ref.compare_set(ckpt, out, k3ref.Layout(tp=2),
+                                        policy=NAMED.get(policy, policy))
+    suite.check(not problems and equal > 10, f"{policy}: as k3ref.py lays it out",
+                "\n".join(problems[:4]))
     done = tool.run("verify", out, "--quiet")
     suite.check(done.code == 0, f"{policy}: verify", done)
     done = tool.run("export", out, "--to", os.path.join(where, "back"))

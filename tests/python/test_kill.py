@@ -37,9 +37,9 @@ THREADS = 2
 class Bench:
     """The checkpoint, the golden set, and how to run and judge one case."""
 
-    def __init__(self, tool, room, seed):
+    def __init__(self, tool, room, seed, ckpt=None):
         self.tool, self.room = tool, room
-        self.ckpt = mini_ckpt(os.path.join(room, "ckpt"))
+        self.ckpt = ckpt or mini_ckpt(os.path.join(room, "ckpt"))
         self.numbers = itertools.count()
         self.random = random.Random(seed)
         out = self.fresh()
