@@ -9,6 +9,7 @@
 #include "set.h"
 #include "doc.h"
 #include "plan.h"
+#include "source_headers.h"
 #include "tree.h"
 #include "units.h"
 
@@ -48,6 +49,11 @@ static int open_dirs(struct k3_set *set, const char *const *paths, uint32_t coun
     return 0;
 }
 
+bool k3_dir_is_checkpoint(const struct k3_dir *dir)
+{
+    return k3_file_exists(dir, K3_INDEX_NAME);
+}
+
 static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
 {
     for (uint32_t i = 0; i < set->dir_count; i++)
@@ -56,6 +62,12 @@ static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
                               "%s: no %s: its conversion is unfinished (%s is there): run the same "
                               "convert command again, or seal where all of its workers are done",
                               set->dirs[i].path, K3_MANIFEST_NAME, K3_PARTIAL_NAME);
+    for (uint32_t i = 0; i < set->dir_count; i++)
+        if (k3_dir_is_checkpoint(&set->dirs[i]))
+            return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                              "%s: no %s: a checkpoint, not a shard set: cut it with `k3-shard "
+                              "convert %s --out DIR`, then give DIR",
+                              set->dirs[i].path, K3_MANIFEST_NAME, set->dirs[i].path);
     return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                       "%s: no %s: not a shard set, or its first directory is missing: give all "
                       "directories it was written to",

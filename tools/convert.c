@@ -81,6 +81,20 @@ static int check_apart(const struct k3_ckpt *ckpt, const struct k3_convert_optio
     return rc;
 }
 
+static void say_removal(const struct k3_job *job, const struct k3_job_removal *removal)
+{
+    if (removal->part_count == 0)
+        return;
+    fprintf(stderr, "notice: --force removes what is in %s%s: %u part%s", job->outs[0].path,
+            job->dir_count > 1 ? " and the other --out directories" : "", removal->part_count,
+            removal->part_count == 1 ? "" : "s");
+    if (removal->unlisted_count)
+        fprintf(stderr, "; its manifest does not list %u file%s (%s is the first)",
+                removal->unlisted_count, removal->unlisted_count == 1 ? "" : "s",
+                removal->unlisted);
+    fputc('\n', stderr);
+}
+
 /* Settle what the directories hold: was_finished when there is nothing to do. */
 static int settle(const struct k3_convert_options *options, struct k3_job *job,
                   const struct k3_ckpt *ckpt, struct k3_convert_report *report, struct k3_err *err)
@@ -90,7 +104,9 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
     char found[K3_JOB_FOUND_BYTES];
     struct k3_err damaged;
     k3_err_init(&damaged);
-    int rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
+    int rc = options->force ? 0 : k3_job_check_order(job, err);
+    if (!rc)
+        rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
     if (rc && !options->force)
         return rc;
     if (rc)
@@ -106,8 +122,13 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                        "replace it with --force",
                        job->outs[0].path, found);
     if (options->force) {
+        struct k3_job_removal removal;
         rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
+        if (!rc)
+            rc = k3_job_survey_removal(job, &removal, err);
         k3_job_find_strays(job, &report->strays);
+        if (!rc && !options->quiet) /* hours before the report, and after a failure too */
+            say_removal(job, &removal);
         if (!rc) /* before the set: it refuses where another conversion runs */
             rc = k3_job_clear_partial(job, err);
         return rc ? rc : k3_job_clear_set(job, err);
@@ -116,6 +137,7 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                               state == K3_JOB_NEW ? K3_FOREIGN_NEW : K3_FOREIGN_RESUME, err);
     if (!rc && state == K3_JOB_NEW)
         rc = k3_job_check_copied(job, ckpt, err);
+    report->plan_was_lost = job->plan_is_lost;
     return rc;
 }
 

@@ -413,11 +413,13 @@ static int show_loose(const char *path, const char *why, struct k3_doc *root, st
         if (fd >= 0)
             close(fd);
     }
+    const char *where = k3_ckpt_where(&dir);
     k3_names_free(names, count);
     k3_dir_close(&dir);
     if (!rc && added && !files)
-        rc = k3_fail(err, K3_EFORMAT, "%s: no *.safetensors file: neither a checkpoint nor a set",
-                     path);
+        rc = k3_fail(err, K3_EFORMAT,
+                     "%s: no *.safetensors file: neither a checkpoint nor a shard set: give %s",
+                     path, where);
     return rc ? rc : added ? 0 : no_memory(err);
 }
 
