@@ -292,6 +292,8 @@ int k3_set_open(const char *const *paths, uint32_t path_count, struct k3_set **o
         rc = check_rank(set, &set->manifest.ranks[i], err);
     if (!rc)
         rc = place_dirs(set, err);
+    if (rc && set->dir_count)
+        k3_fail_in(&set->dirs[set->manifest_dir], rc, err);
     if (rc)
         k3_set_close(set);
     else
@@ -379,9 +381,10 @@ static int open_listed(const struct k3_dir *dir, const char *name, uint64_t byte
     if ((uint64_t)stat.st_size != bytes) {
         close(*fd);
         *fd = -1;
-        return k3_fail_at(err, K3_ECORRUPT, name, -1, "%s/%s: %llu bytes, the manifest says %llu",
-                          dir->path, name, (unsigned long long)stat.st_size,
-                          (unsigned long long)bytes);
+        return k3_fail_at(
+            err, K3_ECORRUPT, name, -1,
+            "%s/%s: %llu bytes, the manifest says %llu: restore the file, or convert again",
+            dir->path, name, (unsigned long long)stat.st_size, (unsigned long long)bytes);
     }
     return 0;
 }
@@ -408,8 +411,8 @@ static int check_units_file(const struct k3_manifest_rank *rank, struct k3_sha25
     k3_hex_encode(rank->units.sha256, K3_DIGEST_BYTES, wanted);
     k3_hex_encode(digest, K3_DIGEST_BYTES, found);
     return k3_fail_at(err, K3_ECORRUPT, rank->units.name, -1,
-                      "%s: SHA-256 is %s, the manifest says %s: repair the set", rank->units.name,
-                      found, wanted);
+                      "%s: SHA-256 is %s, the manifest says %s: restore the file, or convert again",
+                      rank->units.name, found, wanted);
 }
 
 /* Its header is that of this rank and plan, and its digests give the tree digest of every part. */
@@ -490,5 +493,5 @@ out:
     k3_sha256_close(sha);
     free(data);
     close(fd);
-    return rc;
+    return k3_fail_in(&set->dirs[set->manifest_dir], rc, err);
 }

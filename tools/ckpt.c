@@ -413,6 +413,7 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
         rc = sort_slots(ckpt, err);
     if (!rc)
         rc = k3_ckpt_keep_ranks(ckpt, options->ranks, err);
+    k3_fail_in(&ckpt->dir, rc, err);
     k3_sha256_close(sha);
     if (rc)
         k3_ckpt_close(ckpt);

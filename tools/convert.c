@@ -365,20 +365,31 @@ static void close_workers(struct k3_convert *convert)
     free(convert->items);
 }
 
+/* Which folder a file lies in that a worker failed on: one of several --out, or the checkpoint. */
+static int fail_in_folder(const struct k3_convert *convert, int rc, struct k3_err *err)
+{
+    uint32_t rank, part;
+    if (rc && k3_part_name_decode(err->file, &rank, &part))
+        return k3_fail_in(&convert->job->outs[k3_job_dir_of(convert->job, rank, part)], rc, err);
+    return k3_fail_in(
+        strcmp(err->file, K3_HEADERS_NAME) ? &convert->ckpt->dir : &convert->job->outs[0], rc, err);
+}
+
 static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
     int rc = k3_convert_item(convert, worker, convert->items[task], err);
     if (!rc)
         atomic_fetch_add(&convert->finished_count, 1);
-    return rc;
+    return fail_in_folder(convert, rc, err);
 }
 
 static int survey_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
     (void)worker;
-    return k3_survey_item(&convert->survey, convert->items[task], err);
+    return fail_in_folder(convert, k3_survey_item(&convert->survey, convert->items[task], err),
+                          err);
 }
 
 /* Whole matrices are looked at before the first byte is written. */

@@ -175,7 +175,7 @@ static int read_records(const struct k3_dir *partial, const uint8_t *digest, uin
             continue;
         rc = k3_file_load(partial, names[i], RECORD_BYTES_MAX, &text, &bytes, err);
         if (!rc)
-            rc = k3_record_decode(names[i], text, bytes, &record, err);
+            rc = k3_fail_in(partial, k3_record_decode(names[i], text, bytes, &record, err), err);
         if (!rc && !other[0] && memcmp(record.plan_digest, digest, K3_DIGEST_BYTES))
             snprintf(other, K3_STAGED_NAME_BYTES, "%s", names[i]);
         *item_count += !rc;
@@ -224,7 +224,8 @@ int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_
     int rc = k3_file_load(&job->outs[0], K3_MANIFEST_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes,
                           err);
     if (!rc)
-        rc = k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, manifest, err);
+        rc = k3_fail_in(&job->outs[0],
+                        k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, manifest, err), err);
     free(text);
     return rc;
 }
@@ -243,8 +244,8 @@ static bool is_ours(const struct k3_job *job, const struct k3_plan *plan,
         ranks = &all;
     if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES) && there->is_lost)
         snprintf(found, K3_JOB_FOUND_BYTES,
-                 "%s made from another checkpoint or with other options (which cannot be said: its "
-                 K3_PARTIAL_NAME "/" K3_PLAN_NAME " is cut or damaged)",
+                 "%s made from another checkpoint or with other options (which cannot be said: "
+                 "its " K3_PARTIAL_NAME "/" K3_PLAN_NAME " is cut or damaged)",
                  what);
     else if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES)) {
         k3_job_differs(there->text, there->bytes, plan, differs);
@@ -549,7 +550,7 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
         return 0;
     int rc = k3_file_load(&job->partials[0], name, RECORD_BYTES_MAX, &text, &bytes, err);
     if (!rc)
-        rc = k3_record_decode(name, text, bytes, record, err);
+        rc = k3_fail_in(&job->partials[0], k3_record_decode(name, text, bytes, record, err), err);
     free(text);
     if (!rc && record->item != item)
         rc = k3_fail_at(err, K3_ECORRUPT, name, -1,

@@ -177,8 +177,7 @@ int k3_job_fail_nothing(const struct k3_job *job, struct k3_err *err)
 static bool is_list(const char *text, size_t bytes)
 {
     const size_t head_bytes = sizeof SOURCES_HEAD - 1;
-    return bytes > head_bytes && !memcmp(text, SOURCES_HEAD, head_bytes) &&
-           text[bytes - 1] == '\n';
+    return bytes > head_bytes && !memcmp(text, SOURCES_HEAD, head_bytes) && text[bytes - 1] == '\n';
 }
 
 static int list_sources(const struct k3_ckpt *ckpt, struct k3_text *text, struct k3_err *err)

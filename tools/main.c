@@ -139,6 +139,7 @@ int main(int argc, char **argv)
     struct k3_err output_err;
     k3_err_init(&output_err);
     if (close_stdout(&output_err)) {
+        k3_add_next_step(&output_err);
         put_error(&opts, &output_err);
         rc = rc ? rc : output_err.rc;
     }

@@ -7,6 +7,7 @@
 #include "next_step.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -22,7 +23,7 @@ static const struct {
 } steps[] = {
     {ENOSPC, "make room on its file system, then run the same command again"},
     {EDQUOT, "free some of your quota or have it raised, then run the same command again"},
-    {EROFS, "its file system is mounted for reading only: give a directory on another"},
+    {EROFS, "give a directory on another file system"},
     {ENFILE, "this machine has no file handle left: raise fs.file-max, or ask for fewer --jobs"},
     {EFBIG, "a limit of this shell (ulimit -f) or the file system allows no larger file: raise it, "
             "or give a directory on another"},
@@ -36,8 +37,7 @@ static bool ends_with_reason(const struct k3_err *err, int sys_errno)
 {
     const char *reason = strerror(sys_errno);
     size_t text_bytes = strlen(err->text), reason_bytes = strlen(reason);
-    return text_bytes > reason_bytes &&
-           strcmp(err->text + text_bytes - reason_bytes, reason) == 0;
+    return text_bytes > reason_bytes && strcmp(err->text + text_bytes - reason_bytes, reason) == 0;
 }
 
 static void find_step(const struct k3_err *err, char step[STEP_BYTES])
