@@ -90,6 +90,13 @@ static int find_manifest(struct k3_set *set, struct k3_err *err)
     if (found == PLACE_NONE)
         return fail_no_manifest(set, err);
     set->manifest_dir = found;
+    for (uint32_t i = 0; i < set->dir_count; i++)
+        if (i != found && k3_dir_is_checkpoint(&set->dirs[i]))
+            return k3_fail(err, K3_EUSAGE,
+                           "%s is a checkpoint, and %s holds a set: give directories of one set "
+                           "alone (k3-shard verify %s --against %s compares the two)",
+                           set->dirs[i].path, set->dirs[found].path, set->dirs[found].path,
+                           set->dirs[i].path);
     return 0;
 }
 

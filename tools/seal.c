@@ -52,11 +52,13 @@ static int decode_plan(struct seal *seal, const char *text, size_t bytes, struct
     struct k3_err inner;
     k3_err_init(&inner);
     int rc = k3_plan_decode(text, bytes, &seal->plan, &inner);
-    if (rc)
+    if (rc == K3_EFORMAT)
         return k3_fail_at(err, rc, K3_PLAN_NAME, -1,
-                          "%s/" K3_PLAN_NAME ": cut or damaged (%s): run the same convert command "
+                          "%s/" K3_PLAN_NAME ": cut or damaged: run the same convert command "
                           "again, which writes it anew and keeps what is finished",
-                          seal->job->partials[0].path, inner.text);
+                          seal->job->partials[0].path);
+    if (rc)
+        return k3_fail_as(err, &inner);
     seal->config = seal->plan->config;
     seal->layout = seal->plan->layout;
     seal->part_count = k3_config_part_count(&seal->config);
