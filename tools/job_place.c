@@ -160,8 +160,8 @@ int k3_job_check_order(const struct k3_job *job, struct k3_err *err)
     int rc = k3_text_check(&right, err);
     if (!rc)
         rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "%s is not directory %u of the %s that lies here: give the directories in "
-                     "the order of its first run:%.600s",
+                     "%s is not directory %u of the %s that lies here: give all its --out "
+                     "directories in the order of the first run:%.600s",
                      job->outs[wrong].path, wrong + 1,
                      is_set ? "finished set" : "unfinished conversion", right.data);
     k3_text_fini(&right);
