@@ -462,6 +462,13 @@ static int run(const struct k3_export_options *options, struct exporter *exporte
     k3_raise_file_limit();
     k3_progress_begin(&exporter->progress, "export", source_bytes, options->quiet);
     rc = write_all(exporter, err);
+    if (rc == K3_ECANCELED && err) {
+        k3_err_init(err);
+        k3_fail(err, rc,
+                "stopped on request: %s holds no whole checkpoint: remove what is in it, then "
+                "export again",
+                options->to);
+    }
     report->spent_ns = k3_progress_end(&exporter->progress);
     return rc;
 }

@@ -633,8 +633,7 @@ int k3_synth_write(struct k3_synth *synth, const char *path, struct k3_err *err)
     rc = write_extras(synth, err);
     for (uint32_t file = 0; !rc && file < synth->totals.file_count; file++) {
         if (synth->options.stop && synth->options.stop())
-            rc = k3_fail(err, K3_ECANCELED, "%s: stopped at file %u of %u", path, file + 1,
-                         synth->totals.file_count);
+            rc = k3_fail(err, K3_ECANCELED, "stopped on request");
         if (!rc)
             rc = write_weights(synth, file, err);
     }
@@ -642,6 +641,10 @@ int k3_synth_write(struct k3_synth *synth, const char *path, struct k3_err *err)
         rc = write_index(synth, err);
 out:
     k3_fail_in(&synth->dir, rc, err);
+    if (rc == K3_ECANCELED && err) {
+        k3_err_init(err);
+        k3_fail(err, rc, "%s: stopped on request; what was written is removed", path);
+    }
     if (rc)
         remove_made(synth);
     if (rc && !was_there)
