@@ -18,12 +18,15 @@
 static bool decode_place(const char *text, uint32_t *place, uint32_t *count)
 {
     char again[PLACE_BYTES_MAX];
-    unsigned i = 0, n = 0;
-    if (sscanf(text, PLACE_FORMAT, &i, &n) != 2 || i >= n || n > K3_SET_DIR_COUNT_MAX)
+    char *end = NULL;
+    const char *line = strchr(text, '\n');
+    unsigned long i = line ? strtoul(line + 1, &end, 10) : 0;
+    unsigned long n = line && !strncmp(end, " of ", 4) ? strtoul(end + 4, NULL, 10) : 0;
+    if (i >= n || n > K3_SET_DIR_COUNT_MAX)
         return false;
-    snprintf(again, sizeof again, PLACE_FORMAT, i, n);
-    *place = i;
-    *count = n;
+    *place = (uint32_t)i;
+    *count = (uint32_t)n;
+    snprintf(again, sizeof again, PLACE_FORMAT, *place, *count);
     return !strcmp(text, again);
 }
 
