@@ -20,9 +20,10 @@ static void each_has_a_step(void **state)
     static const struct {
         int sys_errno;
         const char *word;
-    } cases[] = {{ENOSPC, "make room"}, {EDQUOT, "quota"},     {EROFS, "another"},
-                 {EACCES, "ls -ld"},    {EMFILE, "ulimit -n"}, {ENFILE, "fs.file-max"},
-                 {EFBIG, "ulimit -f"},  {EIO, "dmesg"},        {ESTALE, "mount it"}};
+    } cases[] = {{ENOSPC, "make room"},   {EDQUOT, "quota"},        {EROFS, "another"},
+                 {EACCES, "ls -ld"},      {ENOMEM, "ask for less"}, {EMFILE, "ulimit -n"},
+                 {ENFILE, "fs.file-max"}, {EFBIG, "ulimit -f"},     {EIO, "dmesg"},
+                 {ESTALE, "mount it"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct k3_err err, outer;

@@ -24,6 +24,8 @@ static const struct {
     {ENOSPC, "make room on its file system, then run the same command again"},
     {EDQUOT, "free some of your quota or have it raised, then run the same command again"},
     {EROFS, "give a directory on another file system"},
+    {ENOMEM, "ask for less (fewer --ranks, --jobs, --memory), or raise the limit of this shell or "
+             "container"},
     {ENFILE, "this machine has no file handle left: raise fs.file-max, or ask for fewer --jobs"},
     {EFBIG, "a limit of this shell (ulimit -f) or the file system allows no larger file: raise it, "
             "or give a directory on another"},
