@@ -61,7 +61,8 @@ int k3_fail_path(struct k3_err *err, int sys_errno, const char *path, const char
 int k3_fail_in(const struct k3_dir *dir, int rc, struct k3_err *err)
 {
     size_t bytes = err && rc ? strlen(err->file) : 0;
-    if (!bytes || !dir->path || strncmp(err->text, err->file, bytes) || err->text[bytes] != ':')
+    if (!bytes || !dir->path || !strcmp(dir->path, ".") || strncmp(err->text, err->file, bytes) ||
+        err->text[bytes] != ':')
         return rc;
     char text[K3_ERR_TEXT_BYTES];
     memcpy(text, err->text, sizeof text);

@@ -474,6 +474,7 @@ int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err)
         if (!rc)
             rc = show_safetensors(st, root, err);
     }
+    k3_fail_in(&dir, rc, err);
 out:
     k3_st_free(st);
     if (fd >= 0)
