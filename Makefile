@@ -273,7 +273,7 @@ $(OUT)/fake_hip_cuda/libhiprtc.so.6: $(FAKE_DEPS) $(CUDA_FATBIN)
 endif
 
 $(OUT)/tests/test_dev_gpu $(OUT)/tests/test_cast_gpu $(OUT)/tests/test_load_gpu $(OUT)/tests/test_io_gpufile \
-    $(OUT)/tests/test_load_gpufile: | $(FAKE_SO)
+    $(OUT)/tests/test_load_gpufile $(OUT)/tests/test_load_stack: | $(FAKE_SO)
 
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(TEST_A) $(TOOL_A) $(LIB_A)
 	$(say) LD $@

@@ -34,7 +34,7 @@ static int wrong_field(const char *file, size_t offset, const char *wanted, uint
 {
     return k3_fail_at(err, K3_EFORMAT, file, (int64_t)offset,
                       "%s: byte %zu of the units header: wanted %s, found %" PRIu64
-                      "; restore the file or repair the set",
+                      "; restore the file, or convert again",
                       file, offset, wanted, found);
 }
 
@@ -72,14 +72,14 @@ int k3_units_decode(const char *file, const void *header, size_t bytes, uint64_t
     if (bytes < sizeof disk || file_bytes < sizeof disk)
         return k3_fail_at(err, K3_ECORRUPT, file, 0,
                           "%s: wanted a units header of %zu bytes, found a file of %" PRIu64
-                          " bytes; restore the file or repair the set",
+                          " bytes; restore the file, or convert again",
                           file, sizeof disk, file_bytes < bytes ? file_bytes : (uint64_t)bytes);
     memcpy(&disk, header, sizeof disk);
     if (memcmp(disk.magic, units_magic, sizeof units_magic) != 0)
         return k3_fail_at(
             err, K3_EFORMAT, file, 0,
             "%s: wanted a units file, found one that does not begin with \"K3UNITS\"; "
-            "restore the file or repair the set",
+            "restore the file, or convert again",
             file);
     uint32_t version = k3_load_le32(disk.version_le);
     if (version != UNITS_VERSION)
@@ -99,7 +99,7 @@ int k3_units_decode(const char *file, const void *header, size_t bytes, uint64_t
         return k3_fail_at(
             err, K3_ECORRUPT, file, (int64_t)offsetof(struct k3_disk_units, digest_count_le),
             "%s: its header counts %" PRIu64 " digests, but the file has %" PRIu64
-            " bytes (wanted 128 and 32 for each digest); restore the file or repair the set",
+            " bytes (wanted 128 and 32 for each digest); restore the file, or convert again",
             file, digest_count, file_bytes);
     out->rank = k3_load_le32(disk.rank_le);
     out->part_count = k3_load_le32(disk.part_count_le);

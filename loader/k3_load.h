@@ -18,6 +18,9 @@ extern "C" {
 
 #define K3_LOAD_ABI 0 /* soname libk3load.so.0 */
 
+/* Stack that a thread needs that calls the library; what a driver of a GPU takes comes on top. */
+#define K3_LOAD_STACK_BYTES (64u << 10)
+
 struct k3_load;
 
 /* Progress, called from the thread that runs the load; non-zero cancels it (K3_ECANCELED). */

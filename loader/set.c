@@ -9,6 +9,7 @@
 #include "set.h"
 #include "doc.h"
 #include "plan.h"
+#include "source_headers.h"
 #include "tree.h"
 #include "units.h"
 
@@ -48,6 +49,11 @@ static int open_dirs(struct k3_set *set, const char *const *paths, uint32_t coun
     return 0;
 }
 
+bool k3_dir_is_checkpoint(const struct k3_dir *dir)
+{
+    return k3_file_exists(dir, K3_INDEX_NAME);
+}
+
 static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
 {
     for (uint32_t i = 0; i < set->dir_count; i++)
@@ -56,6 +62,12 @@ static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
                               "%s: no %s: its conversion is unfinished (%s is there): run the same "
                               "convert command again, or seal where all of its workers are done",
                               set->dirs[i].path, K3_MANIFEST_NAME, K3_PARTIAL_NAME);
+    for (uint32_t i = 0; i < set->dir_count; i++)
+        if (k3_dir_is_checkpoint(&set->dirs[i]))
+            return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                              "%s: no %s: a checkpoint, not a shard set: cut it with `k3-shard "
+                              "convert %s --out DIR`, then give DIR",
+                              set->dirs[i].path, K3_MANIFEST_NAME, set->dirs[i].path);
     return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                       "%s: no %s: not a shard set, or its first directory is missing: give all "
                       "directories it was written to",
@@ -78,6 +90,13 @@ static int find_manifest(struct k3_set *set, struct k3_err *err)
     if (found == PLACE_NONE)
         return fail_no_manifest(set, err);
     set->manifest_dir = found;
+    for (uint32_t i = 0; i < set->dir_count; i++)
+        if (i != found && k3_dir_is_checkpoint(&set->dirs[i]))
+            return k3_fail(err, K3_EUSAGE,
+                           "%s is a checkpoint, and %s holds a set: give directories of one set "
+                           "alone (k3-shard verify %s --against %s compares the two)",
+                           set->dirs[i].path, set->dirs[found].path, set->dirs[found].path,
+                           set->dirs[i].path);
     return 0;
 }
 
@@ -280,6 +299,8 @@ int k3_set_open(const char *const *paths, uint32_t path_count, struct k3_set **o
         rc = check_rank(set, &set->manifest.ranks[i], err);
     if (!rc)
         rc = place_dirs(set, err);
+    if (rc && set->dir_count)
+        k3_fail_in(&set->dirs[set->manifest_dir], rc, err);
     if (rc)
         k3_set_close(set);
     else
@@ -367,9 +388,10 @@ static int open_listed(const struct k3_dir *dir, const char *name, uint64_t byte
     if ((uint64_t)stat.st_size != bytes) {
         close(*fd);
         *fd = -1;
-        return k3_fail_at(err, K3_ECORRUPT, name, -1, "%s/%s: %llu bytes, the manifest says %llu",
-                          dir->path, name, (unsigned long long)stat.st_size,
-                          (unsigned long long)bytes);
+        return k3_fail_at(
+            err, K3_ECORRUPT, name, -1,
+            "%s/%s: %llu bytes, the manifest says %llu: restore the file, or convert again",
+            dir->path, name, (unsigned long long)stat.st_size, (unsigned long long)bytes);
     }
     return 0;
 }
@@ -396,8 +418,8 @@ static int check_units_file(const struct k3_manifest_rank *rank, struct k3_sha25
     k3_hex_encode(rank->units.sha256, K3_DIGEST_BYTES, wanted);
     k3_hex_encode(digest, K3_DIGEST_BYTES, found);
     return k3_fail_at(err, K3_ECORRUPT, rank->units.name, -1,
-                      "%s: SHA-256 is %s, the manifest says %s: repair the set", rank->units.name,
-                      found, wanted);
+                      "%s: SHA-256 is %s, the manifest says %s: restore the file, or convert again",
+                      rank->units.name, found, wanted);
 }
 
 /* Its header is that of this rank and plan, and its digests give the tree digest of every part. */
@@ -478,5 +500,5 @@ out:
     k3_sha256_close(sha);
     free(data);
     close(fd);
-    return rc;
+    return k3_fail_in(&set->dirs[set->manifest_dir], rc, err);
 }

@@ -24,6 +24,9 @@ struct k3_set {
     uint32_t *dir_of_place; /* dirs index for (P + R) mod count; owned */
 };
 
+/* Does a directory hold a checkpoint (its index), which people give where a set is wanted? */
+bool k3_dir_is_checkpoint(const struct k3_dir *dir);
+
 /* Open: find and decode the manifest, decode its plan.  Reads nothing else.  A missing manifest,
  * two of them, or a .k3-partial without one: K3_ECORRUPT that says what is there and what to do.
  * Fails: K3_EIO, K3_ENOMEM as well. */

@@ -46,7 +46,7 @@ int k3_load_fail_unit(const struct k3_load_bad_unit *bad, struct k3_err *err)
     k3_hex_encode(bad->found, K3_DIGEST_BYTES, found);
     return k3_fail_at(err, K3_ECORRUPT, bad->path, (int64_t)(bad->unit * K3_UNIT_BYTES),
                       "%s: unit %" PRIu64 " at byte %" PRIu64 " (%u bytes) is wrong: digest %s, "
-                      "recorded was %s; it holds %s; repair the set",
+                      "recorded was %s; it holds %s; restore the file, or convert again",
                       bad->path, bad->unit, bad->unit * K3_UNIT_BYTES, K3_UNIT_BYTES, found, wanted,
                       bad->holds);
 }
@@ -249,7 +249,8 @@ int k3_set_check_header(const struct k3_set *set, const struct k3_part_entry *en
         goto out;
     }
     if (text.bytes == entry->data_offset) {
-        rc = k3_file_read(fd, name, found, text.bytes, 0, err);
+        rc = k3_fail_in(k3_set_part_dir(set, entry->rank, entry->part),
+                        k3_file_read(fd, name, found, text.bytes, 0, err), err);
         while (!rc && at < text.bytes && found[at] == text.data[at])
             at++;
     }

@@ -217,7 +217,8 @@ static int load(const struct loading *loading, bool follow, struct k3_err *err)
         rc = fail_below(err, ENOMEM, loading->dir, loading->name, "load");
         goto out;
     }
-    rc = k3_file_read(fd, loading->name, memory, (size_t)size, 0, err);
+    rc = k3_fail_in(loading->dir, k3_file_read(fd, loading->name, memory, (size_t)size, 0, err),
+                    err);
     if (rc)
         goto out;
     memory[size] = 0;
@@ -264,6 +265,7 @@ int k3_file_publish(const struct k3_dir *dir, const char *temporary, const char 
     if (!rc)
         rc = k3_file_rename(dir, temporary, dir, name, err);
     if (rc) {
+        k3_fail_in(dir, rc, err);
         k3_file_remove(dir, temporary, NULL);
         return rc;
     }

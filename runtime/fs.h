@@ -20,6 +20,10 @@ struct k3_dir {
  * not there, else the system's words.  As k3_fail_sys. */
 int k3_fail_path(struct k3_err *err, int sys_errno, const char *path, const char *what);
 
+/* A failure that names its file alone ("NAME: ...") gets the folder in front, for a user who gave
+ * several.  Returns rc; err may be NULL. */
+int k3_fail_in(const struct k3_dir *dir, int rc, struct k3_err *err);
+
 /* Fails: K3_EIO, K3_ENOMEM.  create: also make the last component (0777 & umask). */
 int k3_dir_open(const char *path, bool create, struct k3_dir *out, struct k3_err *err);
 int k3_dir_open_at(const struct k3_dir *parent, const char *name, bool create, struct k3_dir *out,

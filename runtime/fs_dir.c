@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -54,6 +55,21 @@ int k3_fail_path(struct k3_err *err, int sys_errno, const char *path, const char
                      sys_errno == ENOENT ? "is not there" : "is a file, not a directory");
     if (err)
         err->sys_errno = sys_errno;
+    return rc;
+}
+
+int k3_fail_in(const struct k3_dir *dir, int rc, struct k3_err *err)
+{
+    size_t bytes = err && rc ? strlen(err->file) : 0;
+    if (!bytes || !dir->path || !strcmp(dir->path, ".") || strncmp(err->text, err->file, bytes) ||
+        err->text[bytes] != ':')
+        return rc;
+    char text[K3_ERR_TEXT_BYTES];
+    memcpy(text, err->text, sizeof text);
+    int n = snprintf(err->text, sizeof err->text, "%s/", dir->path);
+    if (n > 0 && (size_t)n < sizeof err->text)
+        snprintf(err->text + n, sizeof err->text - (size_t)n, "%.*s",
+                 (int)(sizeof err->text - (size_t)n - 1), text);
     return rc;
 }
 

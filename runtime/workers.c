@@ -109,7 +109,7 @@ int k3_workers_run(const struct k3_workers_options *options, struct k3_err *err)
     if (!rc)
         rc = outcome(workers, started, err);
     if (!rc && atomic_load(&crew.done_count) < options->task_count)
-        rc = k3_fail(err, K3_ECANCELED, "stopped after %llu of %llu tasks",
+        rc = k3_fail(err, K3_ECANCELED, "stopped on request after %llu of %llu tasks",
                      (unsigned long long)atomic_load(&crew.done_count),
                      (unsigned long long)options->task_count);
     free(workers);

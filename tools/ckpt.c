@@ -334,6 +334,13 @@ static int judge_index(struct k3_ckpt *ckpt, struct k3_sha256 *sha, struct k3_pr
     return rc;
 }
 
+const char *k3_ckpt_where(const struct k3_dir *dir)
+{
+    if (k3_file_exists(dir, "snapshots") && k3_file_exists(dir, "blobs"))
+        return "a folder below its snapshots/ (it is the hub's cache of a model)";
+    return "the folder that holds config.json and the *.safetensors files";
+}
+
 static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options,
                      struct k3_sha256 *sha, struct k3_problems *problems, struct k3_err *err)
 {
@@ -347,15 +354,14 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
         return rc;
     if (is_set)
         return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
-                          "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint; give the "
-                          "folder of the published files, or export the set first",
-                          options->path);
+                          "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint: give the "
+                          "folder of the published files (`k3-shard export %s --to DIR` makes it "
+                          "again; `k3-shard inspect %s` shows the set)",
+                          options->path, options->path, options->path);
     if (!k3_file_exists(&ckpt->dir, K3_CONFIG_NAME))
-        return k3_fail_at(
-            err, K3_EFORMAT, K3_CONFIG_NAME, -1,
-            "%s: no config.json: not a checkpoint; give the folder that holds config.json and "
-            "the *.safetensors files",
-            options->path);
+        return k3_fail_at(err, K3_EFORMAT, K3_CONFIG_NAME, -1,
+                          "%s: no config.json: not a checkpoint: give %s", options->path,
+                          k3_ckpt_where(&ckpt->dir));
     rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes, err);
     if (!rc)
         rc = read_config(text, bytes, &config, problems, err);
@@ -407,6 +413,7 @@ int k3_ckpt_open(const struct k3_ckpt_options *options, struct k3_ckpt **out,
         rc = sort_slots(ckpt, err);
     if (!rc)
         rc = k3_ckpt_keep_ranks(ckpt, options->ranks, err);
+    k3_fail_in(&ckpt->dir, rc, err);
     k3_sha256_close(sha);
     if (rc)
         k3_ckpt_close(ckpt);

@@ -38,6 +38,9 @@ struct k3_ckpt_options {
     const struct k3_ranks *ranks;   /* NULL: all of the layout */
 };
 
+/* What to give instead of a directory that holds no checkpoint, as the end of a sentence. */
+const char *k3_ckpt_where(const struct k3_dir *dir);
+
 /* Open and judge.  Everything wrong with the checkpoint goes to problems, and the result is
  * K3_EFORMAT.  A layout that does not divide, a rank that it does not have: K3_EUNSUPPORTED.
  * Fails: K3_EIO, K3_ENOMEM as well.  On failure *out is NULL. */

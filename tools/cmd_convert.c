@@ -52,6 +52,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     if (report->was_finished) {
         printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
                ranks_s, k3_size_short(report->image_bytes).s);
+        k3_say_finished(opts);
         return;
     }
     printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
@@ -145,6 +146,15 @@ static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
     return 0;
 }
 
+static void say_lost_plan(const struct k3_opts *opts, const struct k3_convert_report *report)
+{
+    fprintf(stderr,
+            "notice: %s/" K3_PARTIAL_NAME "/" K3_PLAN_NAME " was cut or damaged and is written "
+            "anew: %u finished item%s of this conversion %s kept\n",
+            opts->out.item[0], report->resumed_count, report->resumed_count == 1 ? "" : "s",
+            report->resumed_count == 1 ? "is" : "are");
+}
+
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
 {
     struct k3_convert_report report;
@@ -193,6 +203,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                 report.newer_source, opts->out.item[0], opts->args.item[0]);
     if (!opts->quiet) /* after a failure too: what was replaced is gone */
         say_strays(&report.strays);
+    if (!opts->quiet && report.plan_was_lost)
+        say_lost_plan(opts, &report);
     if (!rc && !opts->quiet && report.hub_outdated_count)
         say_outdated(&report);
     if (rc)

@@ -15,6 +15,7 @@ static const char *const state_word[] = {
     [K3_FINDING_OK] = "ok",
     [K3_FINDING_SLOWER] = "slower",
     [K3_FINDING_MISSING] = "missing",
+    [K3_FINDING_ABSENT] = "absent",
 };
 
 /* ---- the list ---- */
@@ -59,6 +60,12 @@ void k3_finding_missing(struct k3_finding *finding, const char *format, ...)
 {
     PUT(reason);
     finding->state = K3_FINDING_MISSING;
+}
+
+void k3_finding_absent(struct k3_finding *finding, const char *format, ...)
+{
+    PUT(reason);
+    finding->state = K3_FINDING_ABSENT;
 }
 
 void k3_finding_next(struct k3_finding *finding, const char *format, ...)

@@ -182,7 +182,7 @@ static void print_report(const struct load_run *run, const struct k3_load_report
     if (run->opts->no_verify)
         printf("verified  NOTHING: --no-verify was given\n");
     else
-        printf("verified  %s, every unit where it is served from\n",
+        printf("verified  %s: images and part headers, every unit where it is served from\n",
                k3_size_text(report->verified_bytes).s);
     if (report->reread_units)
         printf("reread    %" PRIu64 " units came wrong once and right by another read\n",

@@ -7,6 +7,7 @@
 #include "cmds.h"
 #include "doc.h"
 #include "job.h"
+#include "talk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,9 @@ static int seal_dirs(struct k3_job *job, bool *already, struct k3_cast_summary *
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
-    int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
+    int rc = k3_job_check_order(job, err);
+    if (!rc)
+        rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
     if (!rc && *already)
         rc = k3_job_check_finished(job, err);
     if (rc || *already)
@@ -49,6 +52,8 @@ int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
         k3_doc_free(root);
     } else if (!rc) {
         printf("%s is %s\n", opts->out.item[0], already ? "finished already" : "sealed");
+        if (already)
+            k3_say_finished(opts);
         k3_casts_print(&casts, opts->out.item[0]);
     }
     k3_job_close(&job);

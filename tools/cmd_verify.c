@@ -51,6 +51,15 @@ static int verify_paths(struct k3_verify *verify, const struct k3_opts *opts, st
         return rc;
     if (is_set)
         return k3_verify_set(verify, opts->args.item, opts->args.count, err);
+    if (opts->against)
+        rc = k3_is_set_dir(opts->against, &is_set, err);
+    if (rc)
+        return rc;
+    if (is_set)
+        return k3_fail(err, K3_EUSAGE,
+                       "%s is no shard set and --against %s is one: it goes the other way round: "
+                       "k3-shard verify %s --against %s",
+                       opts->args.item[0], opts->against, opts->against, opts->args.item[0]);
     if (opts->against || opts->ranks.count)
         return k3_fail(err, K3_EUSAGE, "--%s is for shard sets, and %s is none",
                        opts->against ? "against" : "ranks", opts->args.item[0]);

@@ -103,6 +103,20 @@ static int check_memory(const struct k3_convert_options *options, struct k3_err 
                    (unsigned)(least >> 20));
 }
 
+static void say_removal(const struct k3_job *job, const struct k3_job_removal *removal)
+{
+    if (removal->part_count == 0)
+        return;
+    fprintf(stderr, "notice: --force removes what is in %s%s: %u part%s", job->outs[0].path,
+            job->dir_count > 1 ? " and the other --out directories" : "", removal->part_count,
+            removal->part_count == 1 ? "" : "s");
+    if (removal->unlisted_count)
+        fprintf(stderr, "; its manifest does not list %u file%s (%s is the first)",
+                removal->unlisted_count, removal->unlisted_count == 1 ? "" : "s",
+                removal->unlisted);
+    fputc('\n', stderr);
+}
+
 /* Settle what the directories hold: was_finished when there is nothing to do. */
 static int settle(const struct k3_convert_options *options, struct k3_job *job,
                   const struct k3_ckpt *ckpt, struct k3_convert_report *report, struct k3_err *err)
@@ -112,7 +126,9 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
     char found[K3_JOB_FOUND_BYTES];
     struct k3_err damaged;
     k3_err_init(&damaged);
-    int rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
+    int rc = options->force ? 0 : k3_job_check_order(job, err);
+    if (!rc)
+        rc = k3_job_state(job, plan, &state, found, options->force ? &damaged : err);
     if (rc && !options->force)
         return rc;
     if (rc)
@@ -128,8 +144,13 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                        "replace it with --force",
                        job->outs[0].path, found);
     if (options->force) {
+        struct k3_job_removal removal;
         rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
+        if (!rc)
+            rc = k3_job_survey_removal(job, &removal, err);
         k3_job_find_strays(job, &report->strays);
+        if (!rc && !options->quiet) /* hours before the report, and after a failure too */
+            say_removal(job, &removal);
         if (!rc) /* before the set: it refuses where another conversion runs */
             rc = k3_job_clear_partial(job, err);
         return rc ? rc : k3_job_clear_set(job, err);
@@ -138,6 +159,7 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                               state == K3_JOB_NEW ? K3_FOREIGN_NEW : K3_FOREIGN_RESUME, err);
     if (!rc && state == K3_JOB_NEW)
         rc = k3_job_check_copied(job, ckpt, err);
+    report->plan_was_lost = job->plan_is_lost;
     return rc;
 }
 
@@ -365,20 +387,31 @@ static void close_workers(struct k3_convert *convert)
     free(convert->items);
 }
 
+/* Which folder a file lies in that a worker failed on: one of several --out, or the checkpoint. */
+static int fail_in_folder(const struct k3_convert *convert, int rc, struct k3_err *err)
+{
+    uint32_t rank, part;
+    if (rc && k3_part_name_decode(err->file, &rank, &part))
+        return k3_fail_in(&convert->job->outs[k3_job_dir_of(convert->job, rank, part)], rc, err);
+    return k3_fail_in(
+        strcmp(err->file, K3_HEADERS_NAME) ? &convert->ckpt->dir : &convert->job->outs[0], rc, err);
+}
+
 static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
     int rc = k3_convert_item(convert, worker, convert->items[task], err);
     if (!rc)
         atomic_fetch_add(&convert->finished_count, 1);
-    return rc;
+    return fail_in_folder(convert, rc, err);
 }
 
 static int survey_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
     (void)worker;
-    return k3_survey_item(&convert->survey, convert->items[task], err);
+    return fail_in_folder(convert, k3_survey_item(&convert->survey, convert->items[task], err),
+                          err);
 }
 
 /* Whole matrices are looked at before the first byte is written. */

@@ -77,6 +77,7 @@ static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worke
                      struct k3_record *record, const char *name, struct k3_err *err)
 {
     char staged[K3_STAGED_NAME_BYTES];
+    const struct k3_dir *to = &convert->job->outs[0];
     struct k3_file_entry *entry;
     struct stat stat;
     int in = -1, out = -1;
@@ -95,7 +96,8 @@ static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worke
                                                              : convert->chunk_bytes;
         rc = k3_file_read(in, name, worker->source, (size_t)bytes, offset, err);
         if (!rc)
-            rc = k3_file_write(out, name, worker->source, (size_t)bytes, offset, err);
+            rc = k3_fail_in(
+                to, k3_file_write(out, name, worker->source, (size_t)bytes, offset, err), err);
         if (rc)
             goto out;
         k3_sha256_update(worker->sha, worker->source, (size_t)bytes);
@@ -113,15 +115,15 @@ static int copy_file(struct k3_convert *convert, struct k3_convert_worker *worke
     if (!rc)
         rc = k3_hf_digest_check(&convert->ckpt->dir, name, entry->sha256, &convert->hf, err);
     if (!rc)
-        rc = k3_file_sync(out, name, err);
+        rc = k3_fail_in(to, k3_file_sync(out, name, err), err);
     if (!rc)
-        rc = prove_copy(convert, worker, out, entry, err);
+        rc = k3_fail_in(to, prove_copy(convert, worker, out, entry, err), err);
 out:
     if (in >= 0)
         close(in);
     if (out >= 0) {
         int closed = k3_file_close(out, name, err);
-        rc = rc ? rc : closed;
+        rc = rc ? rc : k3_fail_in(to, closed, err);
     }
     return rc;
 }
@@ -245,6 +247,7 @@ static int stage_bytes(struct k3_convert *convert, struct k3_convert_worker *wor
         int closed = k3_file_close(fd, name, err);
         rc = rc ? rc : closed;
     }
+    k3_fail_in(&convert->job->outs[0], rc, err);
     if (!rc)
         atomic_fetch_add_explicit(&convert->written_bytes, content->bytes, memory_order_relaxed);
     return rc;

@@ -10,8 +10,9 @@
 
 enum k3_finding_state {
     K3_FINDING_OK,
-    K3_FINDING_SLOWER, /* works, but not at its best: reason says why */
-    K3_FINDING_MISSING /* is not there: reason says why, next_step what would help */
+    K3_FINDING_SLOWER,  /* works, but not at its best: reason says why */
+    K3_FINDING_MISSING, /* is not there: reason says why, next_step what would help */
+    K3_FINDING_ABSENT   /* is not there, and a machine without it is as good: an extra */
 };
 
 #define K3_FINDING_COUNT_MAX  64u /* rows that are written in doctor_*.c; up to 32 are of GPUs */
@@ -38,6 +39,7 @@ void k3_finding_value(struct k3_finding *finding, const char *format, ...) K3_PR
 /* Not at its best, or not there; and why. */
 void k3_finding_slower(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
 void k3_finding_missing(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
+void k3_finding_absent(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
 void k3_finding_next(struct k3_finding *finding, const char *format, ...) K3_PRINTF(2, 3);
 
 /* Processors, memory, limits, kernel, io_uring.  Each adds its findings; none fails. */

@@ -175,9 +175,9 @@ static void find_drive(struct k3_doctor *doctor, struct place *place)
     const struct k3_machine_drive *drive = &place->drive;
     place->has_drive = place->mount.device && k3_machine_drive(place->mount.device, &place->drive);
     if (!place->has_drive) {
-        k3_finding_missing(finding, "%s",
-                           place->mount.is_in_memory ? "the files lie in memory"
-                                                     : "no block device is known behind it");
+        k3_finding_absent(finding, "%s",
+                          place->mount.is_in_memory ? "the files lie in memory"
+                                                    : "no block device is known behind it");
         return;
     }
     k3_finding_value(finding,
@@ -298,7 +298,7 @@ static void find_verity(struct k3_doctor *doctor, const struct place *place, int
         k3_finding_next(finding, "fsverity enable FILE lets the kernel check each read by itself");
         return;
     }
-    k3_finding_missing(finding, "the file system does not have it: %s", strerror(errno));
+    k3_finding_absent(finding, "the file system does not have it: %s", strerror(errno));
     k3_finding_next(finding, "%s",
                     strcmp(place->mount.type, "ext4") == 0
                         ? "tune2fs -O verity DEVICE; load checks every byte without "
@@ -356,10 +356,10 @@ static void find_rate(struct k3_finding *finding, const struct place *place,
     reads.chunks = chunks;
     int rc = route->io->probe(NULL, &err);
     if (!rc && !chunks) {
-        k3_finding_missing(finding,
-                           "not measured: no file here has %s, and of less a rate says "
-                           "nothing",
-                           k3_size_text(READ_FILE_BYTES).s);
+        k3_finding_absent(finding,
+                          "not measured: no file here has %s, and of less a rate says "
+                          "nothing",
+                          k3_size_text(READ_FILE_BYTES).s);
         k3_finding_next(finding, "name a directory with larger files: a set or a checkpoint of "
                                  "real size");
         return;

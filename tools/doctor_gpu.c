@@ -25,11 +25,12 @@
 
 static const struct kind {
     enum k3_gpu_kind kind;
-    const char *name, *module; /* of the kernel */
+    const char *name, *module;  /* of the kernel */
+    const char *maker, *vendor; /* on the PCI bus */
     const struct k3_dev_ops *ops;
 } kinds[] = {
-    {K3_GPU_CUDA, "cuda", "/sys/module/nvidia/version", &k3_dev_cuda},
-    {K3_GPU_HIP, "hip", "/sys/module/amdgpu/version", &k3_dev_hip},
+    {K3_GPU_CUDA, "cuda", "/sys/module/nvidia/version", "NVIDIA", "0x10de", &k3_dev_cuda},
+    {K3_GPU_HIP, "hip", "/sys/module/amdgpu/version", "AMD", "0x1002", &k3_dev_hip},
 };
 
 /* CUDA counts in thousands, HIP has a patch number behind. */
@@ -83,6 +84,24 @@ static void find_one(struct k3_doctor *doctor, const struct kind *kind, uint32_t
                      text, copied, checked);
 }
 
+/* Is there a display or 3D controller of that vendor?  A machine that has none misses nothing. */
+static bool has_gpu(const char *vendor)
+{
+    char path[300], text[32];
+    bool found = false;
+    DIR *dir = opendir("/sys/bus/pci/devices");
+    for (struct dirent *entry = dir ? readdir(dir) : NULL; entry && !found; entry = readdir(dir)) {
+        snprintf(path, sizeof path, "/sys/bus/pci/devices/%.255s/vendor", entry->d_name);
+        found = k3_machine_text(path, text, sizeof text) && strcmp(text, vendor) == 0;
+        snprintf(path, sizeof path, "/sys/bus/pci/devices/%.255s/class", entry->d_name);
+        found = found && k3_machine_text(path, text, sizeof text) &&
+                (strncmp(text, "0x03", 4) == 0 || strncmp(text, "0x12", 4) == 0);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
 static void find_kind(struct k3_doctor *doctor, const struct kind *kind)
 {
     struct k3_finding *finding = k3_doctor_add(doctor, kind->name);
@@ -95,6 +114,10 @@ static void find_kind(struct k3_doctor *doctor, const struct kind *kind)
     int rc = k3_gpu_api_open(kind->kind, &api, &err);
     if (!rc)
         rc = k3_gpu_count(kind->kind, &count, &err);
+    if (rc && !has_gpu(kind->vendor)) {
+        k3_finding_absent(finding, "no %s GPU is on the PCI bus (%s)", kind->maker, err.text);
+        return;
+    }
     if (rc) {
         k3_finding_missing(finding, "%s", err.text);
         k3_finding_next(finding, "load --device host works");
@@ -126,9 +149,9 @@ static void find_nvidia_fs(struct k3_doctor *doctor)
         k3_finding_value(finding, "loaded: %s", text);
         return;
     }
-    k3_finding_missing(finding, "the kernel module nvidia-fs is not loaded");
-    k3_finding_next(finding, "modprobe nvidia-fs, where cuFile should read straight into a GPU; "
-                             "loads through pinned memory need none");
+    k3_finding_absent(finding, "the kernel module nvidia-fs is not loaded");
+    k3_finding_next(finding, "none is needed for loads through pinned memory; modprobe nvidia-fs, "
+                             "where cuFile should read straight into a GPU");
 }
 
 static bool kernel_option(const char *path, const char *name, char *value, size_t cap)
@@ -171,14 +194,15 @@ static void find_p2pdma(struct k3_doctor *doctor)
     (void)uname(&name);
     snprintf(path, sizeof path, "/boot/config-%.200s", name.release);
     if (!kernel_option(path, "CONFIG_PCI_P2PDMA", value, sizeof value)) {
-        k3_finding_missing(finding, "not known: %s cannot be read", path);
+        k3_finding_absent(finding, "not known: %s cannot be read", path);
         k3_finding_next(finding, "zgrep P2PDMA /proc/config.gz, on the host of a container");
         return;
     }
     k3_finding_value(finding, "CONFIG_PCI_P2PDMA=%s, IOMMU %s", value, iommu ? "on" : "off");
     if (strcmp(value, "y") != 0) {
-        k3_finding_missing(finding, "this kernel moves nothing from drive to GPU by itself");
-        k3_finding_next(finding, "nvidia-fs, or a kernel with CONFIG_PCI_P2PDMA");
+        k3_finding_absent(finding, "this kernel moves nothing from drive to GPU by itself");
+        k3_finding_next(finding, "none is needed for loads through pinned memory; nvidia-fs, "
+                                 "or a kernel with CONFIG_PCI_P2PDMA, for reads into a GPU");
     } else if (iommu) {
         k3_finding_slower(finding, "an IOMMU stands between drives and GPUs: it slows reads "
                                    "straight into a GPU, or refuses them");
@@ -207,7 +231,7 @@ static void find_library(struct k3_doctor *doctor, const char *name, enum k3_gpu
             k3_finding_slower(finding, "%s", why.text);
         return;
     }
-    k3_finding_missing(finding, "no %s on this machine", libraries[kind][0]);
+    k3_finding_absent(finding, "no %s on this machine", libraries[kind][0]);
     k3_finding_next(finding, "%s", next);
 }
 

@@ -82,7 +82,9 @@ static int fill_run(struct rebuild *rebuild, const struct k3_run *run, uint8_t *
         int rc = k3_file_read(rebuild->fds[t], name, target, (size_t)place.bytes, place.file_offset,
                               err);
         if (rc)
-            return rc;
+            return k3_fail_in(k3_set_part_dir(rebuild->exporter->set, scatter->targets[t].part.rank,
+                                              scatter->targets[t].part.part),
+                              rc, err);
         if (!place.is_straight)
             k3_spread_columns(run, place.slice, target, data);
         filled += place.bytes;
@@ -199,7 +201,7 @@ static int rebuild_file(struct rebuild *rebuild, struct k3_err *err)
     int close_rc = k3_file_close(fd, entry->name, err);
     if (rc)
         k3_file_remove(&exporter->to, temporary, NULL);
-    return rc ? rc : close_rc;
+    return k3_fail_in(&exporter->to, rc ? rc : close_rc, err);
 }
 
 static int open_targets(const struct exporter *exporter, const struct k3_scatter *scatter, int *fds,
@@ -276,7 +278,7 @@ static int copy_file(struct exporter *exporter, uint32_t number, struct k3_err *
     k3_sha256_begin(worker->sha);
     for (uint64_t at = 0; at < entry->bytes && !rc; at += CHUNK_BYTES) {
         size_t n = entry->bytes - at < CHUNK_BYTES ? (size_t)(entry->bytes - at) : CHUNK_BYTES;
-        rc = k3_file_read(source, entry->name, worker->data, n, at, err);
+        rc = k3_fail_in(from, k3_file_read(source, entry->name, worker->data, n, at, err), err);
         if (!rc)
             rc = k3_file_write(fd, entry->name, worker->data, n, at, err);
         k3_sha256_update(worker->sha, worker->data, n);
@@ -293,7 +295,7 @@ out:
         if (rc)
             k3_file_remove(&exporter->to, temporary, NULL);
     }
-    return rc;
+    return k3_fail_in(&exporter->to, rc, err);
 }
 
 /* ---- the run ---- */
@@ -378,7 +380,8 @@ static int open_target(struct exporter *exporter, const char *to, struct k3_expo
     if (!rc)
         rc = k3_dir_free_bytes(&exporter->to, &free_bytes, err);
     if (!rc && free_bytes < bytes)
-        rc = k3_fail(err, K3_EUNSUPPORTED, "%s: the checkpoint needs %s, %s are free", to,
+        rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "%s: the checkpoint needs %s, %s are free: make room or give another --to", to,
                      k3_size_text(bytes).s, k3_size_text(free_bytes).s);
     return rc;
 }
@@ -459,6 +462,13 @@ static int run(const struct k3_export_options *options, struct exporter *exporte
     k3_raise_file_limit();
     k3_progress_begin(&exporter->progress, "export", source_bytes, options->quiet);
     rc = write_all(exporter, err);
+    if (rc == K3_ECANCELED && err) {
+        k3_err_init(err);
+        k3_fail(err, rc,
+                "stopped on request: %s holds no whole checkpoint: remove what is in it, then "
+                "export again",
+                options->to);
+    }
     report->spent_ns = k3_progress_end(&exporter->progress);
     return rc;
 }

@@ -413,11 +413,13 @@ static int show_loose(const char *path, const char *why, struct k3_doc *root, st
         if (fd >= 0)
             close(fd);
     }
+    const char *where = k3_ckpt_where(&dir);
     k3_names_free(names, count);
     k3_dir_close(&dir);
     if (!rc && added && !files)
-        rc = k3_fail(err, K3_EFORMAT, "%s: no *.safetensors file: neither a checkpoint nor a set",
-                     path);
+        rc = k3_fail(err, K3_EFORMAT,
+                     "%s: no *.safetensors file: neither a checkpoint nor a shard set: give %s",
+                     path, where);
     return rc ? rc : added ? 0 : no_memory(err);
 }
 
@@ -472,6 +474,7 @@ int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err)
         if (!rc)
             rc = show_safetensors(st, root, err);
     }
+    k3_fail_in(&dir, rc, err);
 out:
     k3_st_free(st);
     if (fd >= 0)

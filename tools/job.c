@@ -3,7 +3,7 @@
  * Threads: one, but for k3_job_record and the name functions (any).
  * Errors: K3_EIO, K3_EUNSUPPORTED (other plan, other tool, running already), K3_ECORRUPT (damaged
  * record), K3_ENOMEM.
- * Invariant: removal begins with the manifest, so that at no moment a damaged set has one. */
+ * Invariant: plan.json is published last, so that what lies beside it is complete where it is. */
 #include "job.h"
 
 #include "cmds.h"
@@ -133,33 +133,84 @@ struct found_plan {
     size_t bytes;
     uint8_t digest[K3_DIGEST_BYTES];
     struct k3_ranks ranks;
+    bool is_lost; /* the text is no plan */
 };
 
+/* Plan text of an open .k3-partial and its digest.  A text that was cut or changed is no reason to
+ * lose what is finished: records say of which plan they are. */
+static int read_plan(const struct k3_dir *partial, struct found_plan *plan, struct k3_err *err)
+{
+    struct k3_sha256 *sha = NULL;
+    struct k3_plan *decoded = NULL;
+    int rc = k3_file_load(partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &plan->text, &plan->bytes,
+                          err);
+    if (!rc)
+        rc = k3_sha256_open(&sha, err);
+    if (rc)
+        return rc;
+    k3_sha256_of(sha, plan->text, plan->bytes, plan->digest);
+    k3_sha256_close(sha);
+    rc = k3_plan_decode(plan->text, plan->bytes, &decoded, NULL);
+    k3_plan_close(decoded);
+    if (rc == K3_ENOMEM)
+        return k3_fail(err, rc, "no memory for the plan of %s", partial->path);
+    plan->is_lost = rc != 0;
+    return 0;
+}
+
+/* How many items are recorded, and the first whose plan is not `digest` (none: empty). */
+static int read_records(const struct k3_dir *partial, const uint8_t *digest, uint32_t *item_count,
+                        char other[K3_STAGED_NAME_BYTES], struct k3_err *err)
+{
+    char **names = NULL;
+    uint32_t count = 0;
+    *item_count = 0;
+    other[0] = 0;
+    int rc = k3_dir_list(partial, &names, &count, err);
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        struct k3_record record = {0};
+        char *text = NULL;
+        size_t bytes = 0;
+        if (names[i][0] == '.' || !k3_name_ends(names[i], ".record"))
+            continue;
+        rc = k3_file_load(partial, names[i], RECORD_BYTES_MAX, &text, &bytes, err);
+        if (!rc)
+            rc = k3_fail_in(partial, k3_record_decode(names[i], text, bytes, &record, err), err);
+        if (!rc && !other[0] && memcmp(record.plan_digest, digest, K3_DIGEST_BYTES))
+            snprintf(other, K3_STAGED_NAME_BYTES, "%s", names[i]);
+        *item_count += !rc;
+        k3_record_fini(&record);
+        free(text);
+    }
+    k3_names_free(names, count);
+    return rc;
+}
+
 /* Plan text, its digest and the ranks in .k3-partial of the first directory; *found false where
- * there is none.
- */
-static int partial_plan(struct k3_job *job, struct found_plan *plan, bool *found,
-                        struct k3_err *err)
+ * there is none, or none that anything depends on. */
+static int partial_plan(struct k3_job *job, const struct k3_plan *plan, struct found_plan *there,
+                        bool *found, struct k3_err *err)
 {
     struct k3_dir partial = {-1, NULL};
-    struct k3_sha256 *sha = NULL;
+    char other[K3_STAGED_NAME_BYTES];
+    uint32_t item_count = 0;
     *found = false;
     if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
         return 0;
     int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
     if (!rc && k3_file_exists(&partial, K3_PLAN_NAME)) {
-        rc = k3_file_load(&partial, K3_PLAN_NAME, K3_MANIFEST_BYTES_MAX, &plan->text, &plan->bytes,
-                          err);
-        if (!rc)
-            rc = read_ranks(&partial, &plan->ranks, err);
-        if (!rc)
-            rc = k3_sha256_open(&sha, err);
-        if (!rc) {
-            k3_sha256_of(sha, plan->text, plan->bytes, plan->digest);
-            *found = true;
-        }
+        rc = read_plan(&partial, there, err);
+        *found = !rc;
+        if (!rc && there->is_lost)
+            rc = read_records(&partial, plan->digest, &item_count, other, err);
+        job->plan_is_lost = !rc && there->is_lost;
+        if (job->plan_is_lost && item_count == 0)
+            *found = false;
+        else if (job->plan_is_lost && !other[0])
+            memcpy(there->digest, plan->digest, K3_DIGEST_BYTES);
+        if (!rc && *found)
+            rc = read_ranks(&partial, &there->ranks, err);
     }
-    k3_sha256_close(sha);
     if (partial.fd >= 0)
         k3_dir_close(&partial);
     return rc;
@@ -173,7 +224,8 @@ int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_
     int rc = k3_file_load(&job->outs[0], K3_MANIFEST_NAME, K3_MANIFEST_BYTES_MAX, &text, &bytes,
                           err);
     if (!rc)
-        rc = k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, manifest, err);
+        rc = k3_fail_in(&job->outs[0],
+                        k3_manifest_decode(K3_MANIFEST_NAME, text, bytes, manifest, err), err);
     free(text);
     return rc;
 }
@@ -190,7 +242,12 @@ static bool is_ours(const struct k3_job *job, const struct k3_plan *plan,
     k3_ranks_fill(&all, k3_layout_world(&plan->layout));
     if (ranks->count == 0) /* the list was left out */
         ranks = &all;
-    if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES)) {
+    if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES) && there->is_lost)
+        snprintf(found, K3_JOB_FOUND_BYTES,
+                 "%s made from another checkpoint or with other options (which cannot be said: "
+                 "its " K3_PARTIAL_NAME "/" K3_PLAN_NAME " is cut or damaged)",
+                 what);
+    else if (memcmp(there->digest, plan->digest, K3_DIGEST_BYTES)) {
         k3_job_differs(there->text, there->bytes, plan, differs);
         snprintf(found, K3_JOB_FOUND_BYTES, "%s made with %.*s", what, (int)K3_JOB_FOUND_BYTES - 64,
                  differs);
@@ -211,6 +268,7 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
     bool has_plan = false;
     found[0] = 0;
     *state = K3_JOB_NEW;
+    job->plan_is_lost = false;
     k3_ranks_clear(&there.ranks);
     bool has_manifest = false;
     int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
@@ -231,7 +289,7 @@ int k3_job_state(struct k3_job *job, const struct k3_plan *plan, enum k3_job_sta
         return 0;
     }
     there.what = "an unfinished conversion";
-    rc = partial_plan(job, &there, &has_plan, err);
+    rc = partial_plan(job, plan, &there, &has_plan, err);
     if (!rc && has_plan)
         *state = is_ours(job, plan, &there, found) ? K3_JOB_PARTIAL : K3_JOB_OTHER;
     free(there.text);
@@ -317,114 +375,6 @@ static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struc
                    job->outs[0].path);
 }
 
-/* ---- which directory of how many ---- */
-
-#define PLACE_BYTES_MAX 64u
-
-static void read_place(const char *text, unsigned long *place, unsigned long *count)
-{
-    const char *line = strchr(text, '\n');
-    char *end = NULL;
-    *place = line ? strtoul(line + 1, &end, 10) : 0;
-    *count = end && !strncmp(end, " of ", 4) ? strtoul(end + 4, NULL, 10) : 0;
-}
-
-/* Parts are staged by the number of their directory: resumed with other directories, or in another
- * order, their records would not find them, and finished work would be done again. */
-static int check_place(struct k3_job *job, uint32_t dir, bool *found, struct k3_err *err)
-{
-    char wanted[PLACE_BYTES_MAX];
-    char *text = NULL;
-    size_t bytes = 0;
-    unsigned long place, count;
-    int rc = k3_file_find(&job->partials[dir], K3_PLACE_NAME, found, err);
-    if (!rc && *found)
-        rc = k3_file_load(&job->partials[dir], K3_PLACE_NAME, PLACE_BYTES_MAX, &text, &bytes, err);
-    if (rc || !*found)
-        return rc;
-    snprintf(wanted, sizeof wanted, "k3-place 0\n%u of %u\n", dir, job->dir_count);
-    if (strcmp(text, wanted) != 0) {
-        read_place(text, &place, &count);
-        rc = k3_fail(
-            err, K3_EUNSUPPORTED,
-            "%s: an unfinished conversion has it as directory %lu of %lu, not %u of %u: give "
-            "all its --out directories in the order of the first run",
-            job->outs[dir].path, place + 1, count, dir + 1, job->dir_count);
-    }
-    free(text);
-    return rc;
-}
-
-static void find_stray_parts(struct k3_job *job, struct k3_job_strays *strays)
-{
-    struct k3_manifest manifest;
-    char name[K3_NAME_BYTES_MAX + 1];
-    if (k3_job_manifest(job, &manifest, NULL))
-        return;
-    for (uint32_t r = 0; r < manifest.rank_count; r++)
-        for (uint32_t p = 0; p < manifest.ranks[r].part_count; p++) {
-            bool found = false;
-            k3_part_name(manifest.ranks[r].rank, manifest.ranks[r].parts[p].part, name);
-            for (uint32_t d = 0; d < job->dir_count && !found; d++)
-                found = k3_file_exists(&job->outs[d], name);
-            if (!found && strays->part_count++ == 0)
-                snprintf(strays->part, sizeof strays->part, "%s", name);
-        }
-    k3_manifest_fini(&manifest);
-}
-
-void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays)
-{
-    memset(strays, 0, sizeof *strays);
-    find_stray_parts(job, strays);
-    for (uint32_t d = 0; d < job->dir_count; d++) {
-        struct k3_dir partial;
-        char *text = NULL;
-        size_t bytes = 0;
-        unsigned long place = 0, count = 0;
-        if (k3_dir_open_at(&job->outs[d], K3_PARTIAL_NAME, false, &partial, NULL))
-            continue;
-        if (k3_file_load(&partial, K3_PLACE_NAME, PLACE_BYTES_MAX, &text, &bytes, NULL) == 0)
-            read_place(text, &place, &count);
-        if (count > job->dir_count && count <= K3_SET_DIR_COUNT_MAX)
-            strays->dir_count = (uint32_t)count - job->dir_count;
-        free(text);
-        k3_dir_close(&partial);
-    }
-}
-
-static int publish_place(struct k3_job *job, uint32_t dir, struct k3_err *err)
-{
-    char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES], text[PLACE_BYTES_MAX];
-    snprintf(text, sizeof text, "k3-place 0\n%u of %u\n", dir, job->dir_count);
-    int rc = k3_random_hex(token, K3_TOKEN_BYTES, err);
-    if (rc)
-        return rc;
-    k3_staged_name(K3_PLACE_NAME, token, temporary);
-    return k3_file_publish(&job->partials[dir], temporary, K3_PLACE_NAME, text, strlen(text), err);
-}
-
-/* All places first, then what is missing: a refusal writes nothing.  A plan is published behind all
- * places, so a directory without one is not of this conversion. */
-static int check_places(struct k3_job *job, bool publish, struct k3_err *err)
-{
-    bool has_plan = false;
-    int rc = k3_file_find(&job->partials[0], K3_PLAN_NAME, &has_plan, err);
-    for (uint32_t d = 0; d < job->dir_count && !rc; d++) {
-        bool found;
-        rc = check_place(job, d, &found, err);
-        if (!rc && !found && has_plan && d > 0)
-            rc = k3_fail(err, K3_EUNSUPPORTED,
-                         "%s: the unfinished conversion of %s does not have this directory: give "
-                         "all its --out directories in the order of the first run",
-                         job->outs[d].path, job->outs[0].path);
-    }
-    for (uint32_t d = 0; publish && d < job->dir_count && job->dir_count > 1 && !rc; d++)
-        if (!k3_file_exists(&job->partials[d], K3_PLACE_NAME))
-            rc = publish_place(job, d, err);
-    return rc;
-}
-
 int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err)
 {
     char token[K3_TOKEN_BYTES + 1], temporary[K3_STAGED_NAME_BYTES];
@@ -435,8 +385,8 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
     if (!rc)
         rc = check_unchanged(job, plan, err);
     if (!rc)
-        rc = check_places(job, true, err);
-    if (rc || k3_file_exists(&job->partials[0], K3_PLAN_NAME))
+        rc = k3_job_check_places(job, true, err);
+    if (rc || (!job->plan_is_lost && k3_file_exists(&job->partials[0], K3_PLAN_NAME)))
         return rc;
     rc = publish_ranks(job, plan, err);
     if (!rc)
@@ -452,14 +402,12 @@ int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, stru
 {
     struct k3_sha256 *sha = NULL;
     if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "%s: no unfinished conversion is here: run convert first",
-                       job->outs[0].path);
+        return k3_job_fail_nothing(job, err);
     int rc = open_partials(job, false, err);
     if (!rc)
         rc = lock_all(job, false, err);
     if (!rc)
-        rc = check_places(job, false, err);
+        rc = k3_job_check_places(job, false, err);
     if (!rc && !k3_file_exists(&job->partials[0], K3_PLAN_NAME))
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s: the unfinished conversion has no plan yet: run convert",
@@ -517,43 +465,6 @@ int k3_job_clear_partial(struct k3_job *job, struct k3_err *err)
         if (unlinkat(job->outs[i].fd, K3_PARTIAL_NAME, AT_REMOVEDIR) && errno != ENOENT)
             return k3_fail_sys(err, errno, "%s/%s: rmdir", job->outs[i].path, K3_PARTIAL_NAME);
         rc = k3_dir_sync(&job->outs[i], err);
-    }
-    return rc;
-}
-
-/* Names of the copied files of the set that is there, so that none of them outlives it. */
-static int clear_copied(struct k3_job *job, const struct k3_manifest *manifest, struct k3_err *err)
-{
-    int rc = 0;
-    for (uint32_t i = 0; i < manifest->file_count && !rc; i++)
-        rc = k3_file_remove(&job->outs[0], manifest->files[i].name, err);
-    return rc;
-}
-
-int k3_job_clear_set(struct k3_job *job, struct k3_err *err)
-{
-    struct k3_manifest manifest;
-    struct k3_err ignored;
-    k3_err_init(&ignored);
-    bool readable = !k3_job_manifest(job, &manifest, &ignored); /* a damaged one names nothing */
-    int rc = k3_file_remove(&job->outs[0], K3_MANIFEST_NAME, err);
-    if (!rc && readable)
-        rc = clear_copied(job, &manifest, err);
-    if (readable)
-        k3_manifest_fini(&manifest);
-    if (!rc)
-        rc = k3_dir_sync(&job->outs[0], err);
-    for (uint32_t i = 0; i < job->dir_count && !rc; i++) {
-        char **names = NULL;
-        uint32_t count = 0, rank, part;
-        rc = k3_dir_list(&job->outs[i], &names, &count, err);
-        for (uint32_t n = 0; n < count && !rc; n++)
-            if (k3_part_name_decode(names[n], &rank, &part) ||
-                k3_units_name_decode(names[n], &rank) || !strcmp(names[n], K3_HEADERS_NAME))
-                rc = k3_file_remove(&job->outs[i], names[n], err);
-        k3_names_free(names, count);
-        if (!rc)
-            rc = k3_dir_sync(&job->outs[i], err);
     }
     return rc;
 }
@@ -639,7 +550,7 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
         return 0;
     int rc = k3_file_load(&job->partials[0], name, RECORD_BYTES_MAX, &text, &bytes, err);
     if (!rc)
-        rc = k3_record_decode(name, text, bytes, record, err);
+        rc = k3_fail_in(&job->partials[0], k3_record_decode(name, text, bytes, record, err), err);
     free(text);
     if (!rc && record->item != item)
         rc = k3_fail_at(err, K3_ECORRUPT, name, -1,

@@ -26,6 +26,8 @@ struct k3_job {
         ranks;     /* the set's; convert sets it before k3_job_state, k3_job_resume reads it */
     char tool[64]; /* "k3-shard VERSION" */
     uint8_t plan_digest[K3_DIGEST_BYTES];
+    bool plan_is_lost; /* k3_job_state found a plan.json that cannot be read and that nothing
+                          contradicts: k3_job_begin writes it anew */
 };
 
 /* How a directory stands. */
@@ -75,6 +77,9 @@ int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct 
  * here. */
 int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, struct k3_err *err);
 
+/* There is nothing to resume or to seal: K3_EUNSUPPORTED that says what is there instead. */
+int k3_job_fail_nothing(const struct k3_job *job, struct k3_err *err);
+
 /* Open existing .k3-partial directories, read ranks and plan.json (malloc). */
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err);
 
@@ -86,6 +91,27 @@ struct k3_job_strays {
     char part[K3_NAME_BYTES_MAX + 1]; /* the first of them */
 };
 void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
+
+/* What --force would remove: part files, and those (units files too) that the manifest does not
+ * list.  Fails: K3_EUNSUPPORTED naming a file of such a name that is not of a shard set; K3_EIO,
+ * K3_ENOMEM. */
+struct k3_job_removal {
+    uint32_t part_count, unlisted_count;
+    char unlisted[K3_NAME_BYTES_MAX + 1]; /* the first of them */
+};
+int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, struct k3_err *err);
+/* Does a file with the name of a part or of a units file say itself that it is one?  K3_EIO,
+ * K3_ENOMEM. */
+int k3_job_is_of_set(const struct k3_dir *dir, const char *name, bool *is_ours, struct k3_err *err);
+
+/* Several directories that are, all together, a finished set or an unfinished conversion, but in
+ * another order: K3_EUNSUPPORTED with the right one. */
+int k3_job_check_order(const struct k3_job *job, struct k3_err *err);
+/* What the .k3-partial of a directory says: it is number k of *count; *count 0: nothing. */
+uint32_t k3_job_place(const struct k3_job *job, uint32_t dir, uint32_t *count);
+/* With .k3-partial open: is each directory the one it was in the first run?  publish: write what is
+ * missing.  K3_EUNSUPPORTED, K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
+int k3_job_check_places(struct k3_job *job, bool publish, struct k3_err *err);
 
 /* Are the open .k3-partial directories still those that the directories hold?  K3_EUNSUPPORTED. */
 int k3_job_check_held(const struct k3_job *job, struct k3_err *err);

@@ -16,6 +16,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The same where a part or units file is not of this conversion: what it is decides what to do. */
+static const char *foreign_part(const struct k3_job *job, uint32_t dir, const char *name)
+{
+    bool is_ours = true;
+    if (!k3_job_is_of_set(&job->outs[dir], name, &is_ours, NULL) && !is_ours)
+        return "has the name of a file of a shard set and is none, or is damaged: give an empty "
+               "--out, or move it away";
+    if (!k3_file_exists(&job->outs[0], K3_MANIFEST_NAME) &&
+        !k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
+        return "belongs to another conversion, or to a set of several directories of which this is "
+               "not the first: give all of them in their order, or an empty --out; --force "
+               "replaces what is there";
+    return "belongs to another conversion: give an empty --out, or replace what is there with "
+           "--force";
+}
+
 /* Why a name is in the way, as the end of a sentence; NULL: it is not. */
 static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char *name,
                               const struct k3_config *config, const struct k3_layout *layout,
@@ -26,12 +42,11 @@ static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char
     if (!is_part && !k3_units_name_decode(name, &rank)) {
         if (k3_name_ends(name, ".safetensors") || k3_name_ends(name, ".units"))
             return "not a file of a shard set (is this a checkpoint?): give an empty --out, or "
-                   "move "
-                   "it away";
+                   "move it away";
         return NULL;
     }
     if (mode == K3_FOREIGN_FORCE)
-        return NULL; /* will be removed */
+        return NULL; /* k3_job_survey_removal judges it */
     bool ours = rank < world && k3_ranks_has(&job->ranks, rank);
     if (ours && is_part) {
         ours = part < k3_config_part_count(config) &&
@@ -42,8 +57,7 @@ static const char *in_the_way(const struct k3_job *job, uint32_t dir, const char
         return home == dir ? NULL
                            : "lies in another directory than it should: give the --out directories "
                              "in the order of the first run";
-    return "belongs to another conversion: give an empty --out, or replace what is there with "
-           "--force";
+    return foreign_part(job, dir, name);
 }
 
 int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *config,
@@ -144,11 +158,42 @@ const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *
     return NULL;
 }
 
+int k3_job_fail_nothing(const struct k3_job *job, struct k3_err *err)
+{
+    const struct k3_dir *dir = &job->outs[0];
+    uint32_t rank, part, count = 0;
+    bool has_part = false;
+    char **names = NULL;
+    if (k3_dir_is_checkpoint(dir))
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: a checkpoint, no conversion of one: give the --out directories of "
+                       "`k3-shard convert %s --out DIR`",
+                       dir->path, dir->path);
+    int rc = k3_dir_list(dir, &names, &count, err);
+    for (uint32_t n = 0; n < count && !has_part; n++)
+        has_part = k3_part_name_decode(names[n], &rank, &part);
+    k3_names_free(names, count);
+    if (rc)
+        return rc;
+    return k3_fail(err, K3_EUNSUPPORTED, "%s: no unfinished conversion is here: %s", dir->path,
+                   has_part ? "where this is one of several directories of a set, give all of them "
+                              "in their order"
+                            : "run convert first");
+}
+
 /* ---- which files a conversion began with: .k3-partial/sources (FORMAT.md 9) ---- */
+
+#define SOURCES_HEAD "k3-sources 0\n"
+
+static bool is_list(const char *text, size_t bytes)
+{
+    const size_t head_bytes = sizeof SOURCES_HEAD - 1;
+    return bytes > head_bytes && !memcmp(text, SOURCES_HEAD, head_bytes) && text[bytes - 1] == '\n';
+}
 
 static int list_sources(const struct k3_ckpt *ckpt, struct k3_text *text, struct k3_err *err)
 {
-    k3_text_puts(text, "k3-sources 0\n");
+    k3_text_puts(text, SOURCES_HEAD);
     for (uint32_t i = 0; i < ckpt->plan->source_count; i++)
         k3_text_putf(text, "%s %" PRIu64 " %" PRId64 "\n", ckpt->plan->sources[i].name,
                      ckpt->files[i].bytes, ckpt->files[i].mtime_ns);
@@ -235,6 +280,12 @@ int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct 
     bool is_first = !rc && !k3_file_exists(dir, K3_SOURCES_NAME);
     if (!rc && !is_first)
         rc = k3_file_load(dir, K3_SOURCES_NAME, K3_MANIFEST_BYTES_MAX, &before, &bytes, err);
+    if (!rc && before && !is_list(before, bytes))
+        rc = k3_fail_at(err, K3_ECORRUPT, K3_SOURCES_NAME, -1,
+                        "%s/" K3_SOURCES_NAME ": cut or damaged: where nobody changed %s since the "
+                        "first run, remove this file and run the same command again; else begin "
+                        "again with --force",
+                        dir->path, ckpt->dir.path);
     bool is_same = before && bytes == now.bytes && !memcmp(before, now.data, bytes);
     if (!rc && before && !is_same)
         rc = find_changed(job, ckpt, before, now.data, name, err);

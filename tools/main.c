@@ -4,7 +4,7 @@
  * Errors: prints the one it is given; its own is a failed write to standard output.
  * Invariant: exit 0 means that the command succeeded and that its whole result reached stdout. */
 #include "cmds.h"
-#include "fdlimit.h"
+#include "next_step.h"
 #include "stop.h"
 #include "text.h"
 #include "thread.h"
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
         rc = run_command(&opts, &err);
     if (rc && !err.rc)
         k3_fail(&err, rc, "failed without a reason given");
-    k3_advise_file_limit(&err);
+    k3_add_next_step(&err);
     if (rc) {
         put_error(&opts, &err);
         if (opts.json && !k3_result_is_printed())
@@ -139,6 +139,7 @@ int main(int argc, char **argv)
     struct k3_err output_err;
     k3_err_init(&output_err);
     if (close_stdout(&output_err)) {
+        k3_add_next_step(&output_err);
         put_error(&opts, &output_err);
         rc = rc ? rc : output_err.rc;
     }

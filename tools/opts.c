@@ -386,6 +386,18 @@ static int set_defaults(struct k3_opts *opts, struct k3_err *err)
     return 0;
 }
 
+static int fail_argument(const struct k3_opts *opts, struct k3_err *err)
+{
+    const char *word = opts->args.item[opts->command->args_max];
+    const char *name = opts->command->name;
+    if (k3_opt_belongs(&k3_opt_table[K3_ID_OUT], opts->command))
+        return k3_fail(err, K3_EUSAGE,
+                       "one argument too many: '%s'; where it is the directory of the set, write "
+                       "--out %s; see k3-shard help %s",
+                       word, word, name);
+    return k3_fail(err, K3_EUSAGE, "one argument too many: '%s'; see k3-shard help %s", word, name);
+}
+
 static int check_complete(const struct k3_opts *opts, struct k3_err *err)
 {
     const struct k3_command *command = opts->command;
@@ -395,8 +407,7 @@ static int check_complete(const struct k3_opts *opts, struct k3_err *err)
         return k3_fail(err, K3_EUSAGE, "%s is missing; see k3-shard help %s", command->args,
                        command->name);
     if (opts->args.count > command->args_max)
-        return k3_fail(err, K3_EUSAGE, "one argument too many: '%s'; see k3-shard help %s",
-                       opts->args.item[command->args_max], command->name);
+        return fail_argument(opts, err);
     /* Each is at most 4096, so 64 bits hold the product. */
     uint64_t world = (uint64_t)opts->tp * opts->dp * opts->pp;
     if (world > K3_WORLD_MAX)

@@ -52,9 +52,16 @@ static int no_memory(struct k3_err *err)
 
 static int decode_plan(struct seal *seal, const char *text, size_t bytes, struct k3_err *err)
 {
-    int rc = k3_plan_decode(text, bytes, &seal->plan, err);
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_plan_decode(text, bytes, &seal->plan, &inner);
+    if (rc == K3_EFORMAT)
+        return k3_fail_at(err, rc, K3_PLAN_NAME, -1,
+                          "%s/" K3_PLAN_NAME ": cut or damaged: run the same convert command "
+                          "again, which writes it anew and keeps what is finished",
+                          seal->job->partials[0].path);
     if (rc)
-        return rc;
+        return k3_fail_as(err, &inner);
     seal->config = seal->plan->config;
     seal->layout = seal->plan->layout;
     seal->part_count = k3_config_part_count(&seal->config);
@@ -118,11 +125,10 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
                      k3_layout_has_part(&seal->config, &seal->layout, part->rank, part->part);
         uint64_t cell = known ? (uint64_t)part->rank * seal->part_count + part->part : 0;
         if (!known || seal->have[cell])
-            return k3_fail_at(
-                err, K3_ECORRUPT, grown[n].name, -1,
-                "%s: part %u of rank %u is not in the plan, or in two records: begin again with "
-                "convert --force",
-                grown[n].name, part->part, part->rank);
+            return k3_fail_at(err, K3_ECORRUPT, grown[n].name, -1,
+                              "%s/%s: part %u of rank %u is not in the plan, or in two records: "
+                              "begin again with convert --force",
+                              seal->job->partials[0].path, grown[n].name, part->part, part->rank);
         seal->have[cell] = 1;
         seal->parts[cell] = *part;
         seal->sources_of[cell] = (struct part_source){n, at};
@@ -162,7 +168,7 @@ static int read_records(struct seal *seal, struct k3_err *err)
         if (rc || !found)
             continue;
         if (fstatat(seal->job->partials[0].fd, name, &stat, 0))
-            rc = k3_fail_sys(err, errno, "%s: stat", name);
+            rc = k3_fail_sys(err, errno, "%s/%s: stat", seal->job->partials[0].path, name);
         else
             rc = take_record(seal, &record,
                              (uint64_t)stat.st_size - record.unit_count * K3_DIGEST_BYTES -
@@ -198,7 +204,7 @@ static uint64_t list_missing(const struct seal *seal, char *text, size_t bytes)
 
 static int check_complete(struct seal *seal, struct k3_err *err)
 {
-    char list[600];
+    char list[200]; /* enough to see where to look; the rest is counted */
     uint64_t missing = list_missing(seal, list, sizeof list);
     if (missing)
         return k3_fail(err, K3_EUNSUPPORTED,
@@ -257,7 +263,7 @@ static int read_digests(const struct seal *seal, uint64_t cell, uint8_t *out, st
     size_t bytes = (size_t)(seal->parts[cell].bytes / K3_UNIT_BYTES * K3_DIGEST_BYTES);
     rc = k3_file_read(fd, name, out, bytes, source->digest_offset, err);
     close(fd);
-    return rc;
+    return k3_fail_in(&seal->job->partials[0], rc, err);
 }
 
 /* Written and synced inside .k3-partial, then renamed into the set: it appears whole or not at all.
@@ -279,7 +285,7 @@ static int publish_file(struct k3_job *job, const char *temporary, const char *n
     }
     if (!rc)
         rc = k3_file_rename(&job->partials[0], temporary, &job->outs[0], name, err);
-    return rc ? rc : k3_dir_sync(&job->outs[0], err);
+    return rc ? k3_fail_in(&job->outs[0], rc, err) : k3_dir_sync(&job->outs[0], err);
 }
 
 /* Build and publish the units file of a rank; fill its manifest row. */

@@ -11,6 +11,7 @@
 #include "doc.h"
 #include "fs.h"
 #include "mem.h"
+#include "sizes.h"
 #include "st.h"
 
 #include <assert.h>
@@ -589,8 +590,8 @@ static int check_dir(const struct k3_synth *synth, const char *path, struct k3_e
     if (count)
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s: is not empty (it holds %.64s); synth writes into a new or empty "
-                     "directory only; what "
-                     "an interrupted synth left may be removed",
+                     "directory only; what an "
+                     "interrupted synth left may be removed",
                      path, names[0]);
     k3_names_free(names, count);
     uint64_t free_bytes;
@@ -599,9 +600,9 @@ static int check_dir(const struct k3_synth *synth, const char *path, struct k3_e
     rc = k3_dir_free_bytes(&synth->dir, &free_bytes, err);
     if (!rc && free_bytes < synth->totals.tensor_bytes)
         rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "%s: %" PRIu64 " bytes are free, the weights take %" PRIu64
-                     "; use --sparse for headers alone",
-                     path, free_bytes, synth->totals.tensor_bytes);
+                     "%s: the weights take %s, %s are free: make room, give another DIR, or use "
+                     "--sparse for headers alone",
+                     path, k3_size_text(synth->totals.tensor_bytes).s, k3_size_text(free_bytes).s);
     return rc;
 }
 
@@ -632,14 +633,18 @@ int k3_synth_write(struct k3_synth *synth, const char *path, struct k3_err *err)
     rc = write_extras(synth, err);
     for (uint32_t file = 0; !rc && file < synth->totals.file_count; file++) {
         if (synth->options.stop && synth->options.stop())
-            rc = k3_fail(err, K3_ECANCELED, "%s: stopped at file %u of %u", path, file + 1,
-                         synth->totals.file_count);
+            rc = k3_fail(err, K3_ECANCELED, "stopped on request");
         if (!rc)
             rc = write_weights(synth, file, err);
     }
     if (!rc)
         rc = write_index(synth, err);
 out:
+    k3_fail_in(&synth->dir, rc, err);
+    if (rc == K3_ECANCELED && err) {
+        k3_err_init(err);
+        k3_fail(err, rc, "%s: stopped on request; what was written is removed", path);
+    }
     if (rc)
         remove_made(synth);
     if (rc && !was_there)

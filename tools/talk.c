@@ -1,4 +1,4 @@
-/* Purpose: print a problem list on stderr.
+/* Purpose: sentences that several commands say.
  * Owns: nothing.
  * Threads: the main thread.
  * Errors: none.
@@ -14,4 +14,12 @@ void k3_say_problems(const struct k3_problems *problems)
         fprintf(stderr, "problem: %s\n", problems->text[i]);
     if (problems->count > problems->kept_count)
         fprintf(stderr, "problem: and %" PRIu64 " more\n", problems->count - problems->kept_count);
+}
+
+void k3_say_finished(const struct k3_opts *opts)
+{
+    printf("looked at names and sizes, and no byte of the parts; `k3-shard verify");
+    for (uint32_t i = 0; i < opts->out.count; i++)
+        printf(" %s", opts->out.item[i]);
+    printf("` reads them\n");
 }

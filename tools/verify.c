@@ -354,10 +354,12 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
         k3_verify_say(&verify->next, "restore the file from a copy, download it again, or, where "
                                      "it is of a shard set, verify the directory of the set");
     rc = k3_verify_judge(&verify->problems, rc, &inner, err);
-    if (strcmp(name, K3_MANIFEST_NAME)) /* it proves itself */
-        k3_verify_say(&verify->unproved,
-                      "form and sizes are right; contents were not judged, since no digest is "
-                      "recorded beside a lone file: verify its whole directory");
+    k3_verify_say(&verify->unproved, "%s",
+                  strcmp(name, K3_MANIFEST_NAME)
+                      ? "form and sizes are right; contents were not judged, since no digest is "
+                        "recorded beside a lone file: verify its whole directory"
+                      : "the manifest is as it was written; no part of its set was looked at: "
+                        "verify its whole directory");
 out:
     k3_st_free(st);
     if (fd >= 0)

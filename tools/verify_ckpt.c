@@ -324,8 +324,9 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
         rc = loose_file(&loose, &dir, i, err);
     }
     if (!rc && !files)
-        rc = k3_fail(err, K3_EIO, "%s: no *.safetensors file: neither a checkpoint nor a shard set",
-                     path);
+        rc = k3_fail(err, K3_EFORMAT,
+                     "%s: no *.safetensors file: neither a checkpoint nor a shard set: give %s",
+                     path, k3_ckpt_where(&dir));
     if (rc)
         goto out;
     k3_text_putf(&verify->subject, "%sdirectory %s", verify->subject.bytes ? "; " : "", path);

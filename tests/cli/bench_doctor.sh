@@ -4,7 +4,9 @@ echo "exit $?"
 mkdir empty
 "$K3" bench empty --quiet
 echo "exit $?"
-LD_LIBRARY_PATH="$K3_BUILD/fake_bad" "$K3" doctor nowhere | grep -E '^missing +(directory|cuda|hip) '
+LD_LIBRARY_PATH="$K3_BUILD/fake_bad" "$K3" doctor nowhere |
+    sed -nE '/^missing +directory /p
+             s/^(missing|absent) +(cuda|hip) .*(device [a-z]+: no [^:]*):.*/\2: \3/p'
 echo "exit ${PIPESTATUS[0]}"
 "$K3" doctor empty extra
 echo "exit $?"
