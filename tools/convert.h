@@ -72,8 +72,8 @@ struct k3_convert_report {
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
     struct k3_job_strays strays;              /* of what --force replaced */
     bool plan_was_lost; /* plan.json was damaged; resumed_count items are of this plan, and kept */
-    char *fallbacks; /* sentences, one a line: ways of reading that are refused here; malloc, the
-                        caller's, also after a failure; NULL: none */
+    char *fallbacks;    /* sentences, one a line: ways of reading that are refused here; malloc, the
+                           caller's, also after a failure; NULL: none */
     struct k3_cast_summary casts; /* of the set that was sealed; of a worker: of its items */
     uint32_t hub_same_count;      /* files of this run with the SHA-256 of their download record */
     uint32_t hub_outdated_count;  /* with another, but changed after their download */
