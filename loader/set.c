@@ -386,7 +386,7 @@ static int open_listed(const struct k3_dir *dir, const char *name, uint64_t byte
     if (!k3_file_exists(dir, name))
         return k3_fail_at(err, K3_ECORRUPT, name, -1,
                           "%s/%s: missing, though the manifest lists it: give all directories of "
-                          "the set, or restore the file",
+                          "the set (is each drive mounted?), or restore the file",
                           dir->path, name);
     int rc = k3_file_open(dir, name, false, fd, &stat, err);
     if (rc)
