@@ -68,6 +68,12 @@ static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
                               "%s: no %s: a checkpoint, not a shard set: cut it with `k3-shard "
                               "convert %s --out DIR`, then give DIR",
                               set->dirs[i].path, K3_MANIFEST_NAME, set->dirs[i].path);
+    for (uint32_t i = 0; i < set->dir_count; i++)
+        if (k3_file_exists(&set->dirs[i], K3_HEADERS_NAME))
+            return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
+                              "%s: no %s, though other files of a shard set are there (%s): "
+                              "restore it from a copy, or convert again with --force",
+                              set->dirs[i].path, K3_MANIFEST_NAME, K3_HEADERS_NAME);
     return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                       "%s: no %s: not a shard set, or its first directory is missing: give all "
                       "directories it was written to",
@@ -380,7 +386,7 @@ static int open_listed(const struct k3_dir *dir, const char *name, uint64_t byte
     if (!k3_file_exists(dir, name))
         return k3_fail_at(err, K3_ECORRUPT, name, -1,
                           "%s/%s: missing, though the manifest lists it: give all directories of "
-                          "the set, or restore the file",
+                          "the set (is each drive mounted?), or restore the file",
                           dir->path, name);
     int rc = k3_file_open(dir, name, false, fd, &stat, err);
     if (rc)

@@ -77,8 +77,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                         "revision of the checkpoint, recorded in the manifest", own_group,
                         FIELD(revision), .commands = ON(CONVERT)},
     [K3_ID_FORCE] = {K3_ID_FORCE, K3_OPT_NONE, "force", NULL, NULL, NULL,
-                     "begin anew: remove the set or the unfinished conversion that is there", own_group,
-                     FIELD(force), .commands = ON(CONVERT)},
+                     "begin anew: remove the set or the unfinished conversion that is there",
+                     own_group, FIELD(force), .commands = ON(CONVERT)},
     [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
                    "experts out of the window in which their cast is exact: stop before anything "
                    "is written, round them, or move their scale",

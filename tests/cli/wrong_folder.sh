@@ -30,6 +30,10 @@ run inspect empty
 run plan cache
 run verify cache
 ls -d other back 2>&1
+# its manifest is lost
+mv set/k3-shards.json .
+run load set
+mv k3-shards.json set/
 # a directory where an option belongs
 run seal set
 run convert ckpt set
