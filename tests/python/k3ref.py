@@ -8,8 +8,8 @@ Does      reads a checkpoint, derives plan, parts, units files, source headers a
 Takes from the set under test only these, as the format says they are not derived: the
           compressed form of source-headers.zst (its content is compared) and the `tool` text of
           the manifest. Of a set with casts also what is said to engines in config.json (the rest of
-          it is compared), and where numpy is not there the bytes of casts (their places are
-          compared all the same).
+          it is compared), what its report says of values (k3ref_report.py), and where numpy is not
+          there the bytes of casts (their places are compared all the same).
 Needs     Python 3.11 and its standard library; the `zstd` program for source-headers.zst; numpy to
           compute casts (quantref.py).
 Memory    one part at a time; sources are mapped read-only.
@@ -42,6 +42,7 @@ import sys
 from dataclasses import dataclass, field
 
 from k3ref_cast import ITEM, PartCasts, Policy
+from k3ref_report import report_text
 
 try:
     import quantref
@@ -63,6 +64,7 @@ ARCHITECTURE = "KimiK3ForConditionalGeneration"
 INDEX_NAME = "model.safetensors.index.json"
 HEADERS_NAME = "source-headers.zst"
 MANIFEST_NAME = "k3-shards.json"
+REPORT_NAME = "k3-cast-report.json"
 
 
 class FormatError(Exception):
@@ -964,6 +966,8 @@ class Set:
         modelopt = "config=modelopt" in self.policy.options
         if modelopt:
             names.add("hf_quant_config.json")
+        if self.policy.casts:
+            names.add(REPORT_NAME)
         for name in sorted(names, key=str.encode):
             if self.policy.casts and name == "config.json":
                 found = self.taken(name) or b""
@@ -976,6 +980,8 @@ class Set:
                 found = self.taken(name) or b""
                 require(isinstance(json.loads(found), dict), f"{name}: no object")
                 yield name, found
+            elif self.policy.casts and name == REPORT_NAME:
+                yield name, report_text(self, self.taken(name), require)
             else:
                 yield name, self.ckpt.read(name)
 
