@@ -630,7 +630,7 @@ static int open_gpu(struct k3_cast_gpu *gpu, const struct k3_cast_place *place, 
         rc = k3_gpu_enter(&gpu->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = k3_gpu_kernels_load(&gpu->gpu, K3_GPU_CAST, &gpu->code, err);
+    rc = k3_gpu_kernels_load(&gpu->gpu, &k3_cast_program, &gpu->code, err);
     k3_gpu_leave(&gpu->gpu, saved);
     return rc;
 }
