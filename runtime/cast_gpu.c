@@ -556,15 +556,6 @@ static int global_of(const struct self_test *test, enum k3_qfmt from, struct k3_
     return rc;
 }
 
-static bool is_same(const struct k3_qstats *a, const struct k3_qstats *b)
-{
-    return !memcmp(a->x2.limb, b->x2.limb, sizeof a->x2.limb) &&
-           !memcmp(a->err2.limb, b->err2.limb, sizeof a->err2.limb) &&
-           a->max_abs_error == b->max_abs_error && a->value_count == b->value_count &&
-           a->group_count == b->group_count && a->saturated_groups == b->saturated_groups &&
-           a->zero_groups == b->zero_groups && a->breach_groups == b->breach_groups;
-}
-
 /* One cast by the CPU and by the GPU. */
 static int self_test_cast(struct k3_cast_lane *lane, struct self_test *test, enum k3_qfmt from,
                           enum k3_qfmt to, struct k3_err *err)
@@ -588,7 +579,7 @@ static int self_test_cast(struct k3_cast_lane *lane, struct self_test *test, enu
     }
     if (rc || (!memcmp(test->weight[0], test->weight[1], sizeof test->weight[0]) &&
                !memcmp(test->scale[0], test->scale[1], sizeof test->scale[0]) &&
-               is_same(&stats[0], &stats[1])))
+               k3_qstats_equal(&stats[0], &stats[1])))
         return rc;
     return k3_fail(err, K3_EDEVICE,
                    "device %s:%u: its cast of known values from %s to %s is not the CPU's: nothing "

@@ -207,21 +207,12 @@ static void cast_on_gpu(struct k3_cast_lane *lane, const struct matrix *m, struc
     }
 }
 
-static bool is_same_stats(const struct k3_qstats *a, const struct k3_qstats *b)
-{
-    return !memcmp(a->x2.limb, b->x2.limb, sizeof a->x2.limb) &&
-           !memcmp(a->err2.limb, b->err2.limb, sizeof a->err2.limb) &&
-           a->max_abs_error == b->max_abs_error && a->value_count == b->value_count &&
-           a->group_count == b->group_count && a->saturated_groups == b->saturated_groups &&
-           a->zero_groups == b->zero_groups && a->breach_groups == b->breach_groups;
-}
-
 static bool is_same(const struct output *a, const struct output *b)
 {
     if (a->rc || b->rc)
         return a->rc == b->rc && !strcmp(a->err.text, b->err.text);
     return !memcmp(a->weight, b->weight, a->weight_bytes) &&
-           !memcmp(a->scale, b->scale, a->scale_bytes) && is_same_stats(&a->stats, &b->stats);
+           !memcmp(a->scale, b->scale, a->scale_bytes) && k3_qstats_equal(&a->stats, &b->stats);
 }
 
 /* The GPU gives what the CPU gives, errors included. */
@@ -239,7 +230,7 @@ static void compare(struct k3_cast_lane *lane, const struct matrix *m)
                  gpu.rc, gpu.err.text,
                  memcmp(cpu.weight, gpu.weight, cpu.weight_bytes) ? "differ" : "equal",
                  memcmp(cpu.scale, gpu.scale, cpu.scale_bytes) ? "differ" : "equal",
-                 is_same_stats(&cpu.stats, &gpu.stats) ? "equal" : "differ");
+                 k3_qstats_equal(&cpu.stats, &gpu.stats) ? "equal" : "differ");
     drop_output(&cpu);
     drop_output(&gpu);
 }
