@@ -36,9 +36,9 @@ enum kernel {
     MXFP8_MSE,
     NVFP4,
     INT4,
+    INT4_G128,
     INT8,
     FP8_ROWS,
-    FP8_CHANNEL,
     FP8_BLOCK,
     MX_BF16,
     MX_MXFP8,
@@ -55,9 +55,9 @@ const char *const k3_cast_kernels[] = {
     [MXFP8_MSE] = "k3_cast_mxfp8_mse",
     [NVFP4] = "k3_cast_nvfp4",
     [INT4] = "k3_cast_int4",
+    [INT4_G128] = "k3_cast_int4_g128",
     [INT8] = "k3_cast_int8",
     [FP8_ROWS] = "k3_cast_fp8_rows",
-    [FP8_CHANNEL] = "k3_cast_fp8_channel",
     [FP8_BLOCK] = "k3_cast_fp8_block",
     [MX_BF16] = "k3_cast_mx_bf16",
     [MX_MXFP8] = "k3_cast_mx_mxfp8",
@@ -95,11 +95,12 @@ static enum kernel kernel_of(enum k3_qfmt from, const struct k3_qparams *params)
     case K3_Q_INT8_G32:
         return INT8;
     case K3_Q_FP8_TENSOR:
-        return FP8_ROWS;
     case K3_Q_FP8_CHANNEL:
-        return FP8_CHANNEL;
+        return FP8_ROWS;
     case K3_Q_FP8_BLOCK:
         return FP8_BLOCK;
+    case K3_Q_INT4_G128:
+        return INT4_G128;
     default:
         return INT4;
     }
@@ -159,7 +160,7 @@ void k3_cast_call_make(enum k3_qfmt from, const struct k3_quant *quant, const st
         .result = result,
         .row_count = rows->row_count,
         .cols = quant->cols,
-        .group_cols = params->to == K3_Q_INT4_G128 ? 128 : 32,
+        .is_channel = params->to == K3_Q_FP8_CHANNEL,
         .rule = (k3_u32)params->rule,
         .is_modelopt = params->conv == K3_QCONV_MODELOPT,
         .oow = (k3_u32)params->oow,
