@@ -16,7 +16,7 @@ struct k3_cast_ask {
     k3_u64 result;  /* struct k3_cast_result, all zero before the launch; it is added to */
     k3_u64 row_count;
     k3_u64 cols;
-    k3_u32 group_cols; /* of integer formats: 32 or 128 */
+    k3_u32 is_channel; /* FP8 */
     k3_u32 rule;       /* enum k3_scale_rule */
     k3_u32 is_modelopt;
     k3_u32 oow; /* enum k3_oow */

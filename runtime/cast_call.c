@@ -19,7 +19,7 @@
 #define MX_GROUP     32u
 /* Kernels out of MXFP4 go on until all is done, whatever the number of blocks: enough for every
  * processor of a large GPU, few enough that what a block does at its end does not count. */
-#define MX_GRID_MAX  2048u
+#define MX_GRID_MAX   2048u
 #define MX_TAKE_LEAST 256u /* groups of 32 values for a block */
 /* And at most this many: sums by scale, at most 4608 a group, stay below 2^32. */
 #define MX_TAKE_MOST ((uint64_t)1 << 19)
@@ -36,9 +36,9 @@ enum kernel {
     MXFP8_MSE,
     NVFP4,
     INT4,
+    INT4_G128,
     INT8,
     FP8_ROWS,
-    FP8_CHANNEL,
     FP8_BLOCK,
     MX_BF16,
     MX_MXFP8,
@@ -55,9 +55,9 @@ const char *const k3_cast_kernels[] = {
     [MXFP8_MSE] = "k3_cast_mxfp8_mse",
     [NVFP4] = "k3_cast_nvfp4",
     [INT4] = "k3_cast_int4",
+    [INT4_G128] = "k3_cast_int4_g128",
     [INT8] = "k3_cast_int8",
     [FP8_ROWS] = "k3_cast_fp8_rows",
-    [FP8_CHANNEL] = "k3_cast_fp8_channel",
     [FP8_BLOCK] = "k3_cast_fp8_block",
     [MX_BF16] = "k3_cast_mx_bf16",
     [MX_MXFP8] = "k3_cast_mx_mxfp8",
@@ -95,11 +95,12 @@ static enum kernel kernel_of(enum k3_qfmt from, const struct k3_qparams *params)
     case K3_Q_INT8_G32:
         return INT8;
     case K3_Q_FP8_TENSOR:
-        return FP8_ROWS;
     case K3_Q_FP8_CHANNEL:
-        return FP8_CHANNEL;
+        return FP8_ROWS;
     case K3_Q_FP8_BLOCK:
         return FP8_BLOCK;
+    case K3_Q_INT4_G128:
+        return INT4_G128;
     default:
         return INT4;
     }
@@ -159,7 +160,7 @@ void k3_cast_call_make(enum k3_qfmt from, const struct k3_quant *quant, const st
         .result = result,
         .row_count = rows->row_count,
         .cols = quant->cols,
-        .group_cols = params->to == K3_Q_INT4_G128 ? 128 : 32,
+        .is_channel = params->to == K3_Q_FP8_CHANNEL,
         .rule = (k3_u32)params->rule,
         .is_modelopt = params->conv == K3_QCONV_MODELOPT,
         .oow = (k3_u32)params->oow,
@@ -190,13 +191,22 @@ static void add_sum(struct k3_qsum *sum, const k3_u64 limb[K3_CAST_LIMB_COUNT])
         k3_qsum_add_scaled(sum, limb[i], K3_CAST_UNIT + i * K3_CAST_LIMB_BITS);
 }
 
+/* Could rows have said this?  A broken GPU may say anything, and sums must stay in their range. */
+static bool is_plausible(const struct k3_cast_result *result)
+{
+    const k3_u64 limb_top = result->x2[K3_CAST_LIMB_COUNT - 1] |
+                            result->err2[K3_CAST_LIMB_COUNT - 1];
+    const k3_u64 infinity = (k3_u64)0x7ff << 52;
+    return limb_top >> 30 == 0 && result->max_abs_error < infinity;
+}
+
 bool k3_cast_call_take(enum k3_qfmt from, const struct k3_quant *quant, const struct k3_qrows *rows,
                        const struct k3_cast_result *result, struct k3_qstats *stats)
 {
     double most;
     struct k3_cast_call call;
     set_shape(&call, kernel_of(from, &quant->params), rows->row_count, quant->cols);
-    if (result->refused || result->done_groups != call.grid)
+    if (result->refused || result->done_groups != call.grid || !is_plausible(result))
         return false;
     memcpy(&most, &result->max_abs_error, sizeof most);
     add_sum(&stats->x2, result->x2);

@@ -187,6 +187,7 @@ APART void bf16_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
     if (is_breach)
         meet_breach(ask, shared, w);
     out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll 1
     for (int i = 0; i < EIGHT; i++) {
         u32 code = w->codes >> (4 * i) & 15;
         u32 bf16 = bf16_of_code(code, w->scale, is_breach ? ask->oow : OOW_REQUANT);
@@ -201,7 +202,12 @@ INLINE void to_bf16(const struct k3_cast_ask *ask, struct mx_shared *shared,
 {
     u32 out[4];
     if (w->scale > BF16_MAX) {
-        bf16_slowly(ask, shared, w, out);
+        struct mx_word copy = *w;
+        u32 slow[4];
+        bf16_slowly(ask, shared, &copy, slow);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            out[k] = slow[k];
     } else {
         /* 2^126, which makes a code's FP32 bits its value, and the scale; exact, one by one. */
         const float scale = e8m0_value(w->scale);
@@ -262,6 +268,7 @@ APART u32 nvfp4_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
     int scale = (int)w->scale, used = scale > max ? max : max - NVFP4_SPREAD;
     u32 out = 0;
     meet_breach(ask, shared, w);
+#pragma unroll 1
     for (int i = 0; i < EIGHT; i++) {
         u32 code = w->codes >> (4 * i) & 15;
         double x = e2m1_double(code, scale);
@@ -278,8 +285,10 @@ INLINE void to_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared,
 {
     int scale = (int)w->scale;
     u32 codes = w->codes;
-    if (w->sum && (scale > max || max - scale > NVFP4_SPREAD))
-        codes = nvfp4_slowly(ask, shared, w, max);
+    if (w->sum && (scale > max || max - scale > NVFP4_SPREAD)) {
+        struct mx_word copy = *w;
+        codes = nvfp4_slowly(ask, shared, &copy, max);
+    }
     ((u32 *)ask->weight)[w->word] = codes;
     if (w->is_first)
         ((u16 *)ask->scale)[w->word / MX_WORDS] = (u16)(nvfp4_scale(scale, max) * 0x101);
@@ -357,10 +366,11 @@ INLINE void make_shifts(struct mx_shared *shared)
             (u8)e4m3_code(e2m1_value(magnitude) * e8m0_value(127 + BLOCK_TOP - shift));
 }
 
-INLINE void block_breach(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                         const struct mx_word *w, int max, uint2 bytes)
+APART void block_breach(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                        const struct mx_word *w, int max, uint2 bytes)
 {
     meet_breach(ask, shared, w);
+#pragma unroll 1
     for (int i = 0; i < EIGHT; i++) {
         u32 byte = (i < 4 ? bytes.x : bytes.y) >> (8 * (i % 4)) & 0xff;
         add_breach(shared, e2m1_double(w->codes >> (4 * i) & 15, (int)w->scale),
@@ -374,8 +384,10 @@ INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared,
     const int last = ask->oow == OOW_SNAP ? BLOCK_SPREAD : BLOCK_ROWS - 1;
     int shift = max - (int)w->scale, row = shift < 0 ? 0 : shift > last ? last : shift;
     uint2 bytes = signed_bytes(shared->table[row][0], shared->table[row][1], w->codes);
-    if (w->sum && shift > BLOCK_SPREAD)
-        block_breach(ask, shared, w, max, bytes);
+    if (w->sum && shift > BLOCK_SPREAD) {
+        struct mx_word copy = *w; /* so that the word itself stays in registers; also below */
+        block_breach(ask, shared, &copy, max, bytes);
+    }
     ((uint2 *)ask->weight)[w->word] = bytes;
 }
 

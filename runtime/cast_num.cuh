@@ -46,8 +46,8 @@ typedef unsigned char u8;
 #define OOW_SNAP    2u
 
 #define EIGHT       8   /* values that a thread reads at once */
-#define CHUNKS      8   /* of those in a span */
-#define SPAN        128 /* columns */
+#define CHUNKS      8   /* of those in a span, at most */
+#define SPAN_OF(chunks) ((u32)(chunks) * 2 * EIGHT) /* columns; 64 where groups allow: fewer registers */
 #define PAIR_BLOCK  128 /* threads of a group of threads, two for each row */
 #define STRIPE      128 /* rows and columns of an FP8 block */
 #define STRIPE_BLOCK (2 * STRIPE)
@@ -91,6 +91,21 @@ INLINE u32 most_u32(u32 a, u32 b)
     return a > b ? a : b;
 }
 
+/* Four of the bytes of two words; each digit of `which` names one: 0 to 3 of a, 4 to 7 of b. */
+INLINE u32 bytes_of(u32 a, u32 b, const u32 which)
+{
+#ifdef __CUDA_ARCH__
+    return __byte_perm(a, b, which);
+#else
+    u64 both = (u64)b << 32 | a;
+    u32 bytes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bytes |= ((u32)(both >> (which >> (4 * i) & 7) * 8) & 0xff) << (8 * i);
+    return bytes;
+#endif
+}
+
 INLINE u32 bf16_code(float x)
 {
     u32 bits = bits_of(x);
@@ -108,18 +123,25 @@ INLINE double double_pow2(int exponent)
     return __longlong_as_double((long long)(exponent + 1023) << 52);
 }
 
-/* A magnitude to E2M1 or E4M3 and back.  One addition rounds it: of a number whose unit in the last
- * place is the code's step in the magnitude's binade; below the smallest normal value the step
- * stays.  The sum less the adder is the number of steps, and each binade has 2 or 8 codes more. */
-INLINE u32 round_float(const int kind, float magnitude, float *value)
+/* A magnitude to the nearest number of E2M1 or E4M3, by one addition: of a number whose unit in the
+ * last place is the step of codes in the magnitude's binade; below the smallest normal value the
+ * step stays. */
+INLINE float nearest_float(const int kind, float magnitude)
 {
-    const u32 least = (kind == E2M1 ? 127u : 121u) << 23, raise = (kind == E2M1 ? 22u : 20u) << 23;
+    const float least = kind == E2M1 ? 1.0f : 0x1p-6f;
     float a = fminf(magnitude, kind == E2M1 ? E2M1_MOST : E4M3_MOST);
-    u32 binade = most_u32(bits_of(a) & 0x7f800000u, least);
-    float adder = float_of(binade + raise), sum = a + adder;
-    *value = sum - adder;
-    return bits_of(sum) - bits_of(adder) + ((binade - least) >> (kind == E2M1 ? 22 : 20));
+    u32 binade = bits_of(fmaxf(a, least)) & 0x7f800000u;
+    float adder = float_of(binade + ((kind == E2M1 ? 22u : 20u) << 23));
+    return (a + adder) - adder;
 }
+
+/* Such a number as its code, in front of 22 (E2M1) or 20 bits of zeros: where FP32 has its own
+ * subnormal numbers, the code is in the bits. */
+INLINE u32 raised_code(const int kind, float value)
+{
+    return bits_of(value * (kind == E2M1 ? 0x1p-126f : 0x1p-120f));
+}
+#define CODE_BIT(kind) ((kind) == E2M1 ? 22 : 20)
 
 INLINE float e4m3_value(u32 code)
 {
@@ -130,8 +152,7 @@ INLINE float e4m3_value(u32 code)
 
 INLINE u32 e4m3_code(float x)
 {
-    float value;
-    return round_float(E4M3, float_of(bits_of(x) & MAGNITUDE), &value) | (bits_of(x) >> 24 & 0x80);
+    return raised_code(E4M3, nearest_float(E4M3, fabsf(x))) >> 20 | (bits_of(x) >> 24 & 0x80);
 }
 
 INLINE float e2m1_value(u32 code)
@@ -143,18 +164,19 @@ INLINE float e2m1_value(u32 code)
 
 INLINE u32 e2m1_code(float x)
 {
-    float value;
-    return round_float(E2M1, float_of(bits_of(x) & MAGNITUDE), &value) | (bits_of(x) >> 28 & 8);
+    return raised_code(E2M1, nearest_float(E2M1, fabsf(x))) >> 22 | (bits_of(x) >> 28 & 8);
 }
 
-/* To the nearest integer within [low, high]: one addition, whose low bits are the integer. */
-INLINE u32 round_int(const int kind, float x, float *value)
+/* To the nearest integer of a format: one addition, whose low bits are the integer and half of what
+ * there are; INT_BASE is what stands above them. */
+INLINE u32 raised_int(const int kind, float x, float *value)
 {
-    const float low = kind == INT8 ? -128.0f : -8.0f, high = kind == INT8 ? 127.0f : 7.0f;
-    float sum = fminf(fmaxf(x, low), high) + 0x1.8p23f;
-    *value = sum - 0x1.8p23f;
-    return kind == INT8 ? bits_of(sum) & 0xff : (bits_of(sum) + 8) & 15;
+    const float low = kind == INT8 ? -128.0f : -8.0f, adder = 0x1.8p23f - low;
+    float sum = fminf(fmaxf(x, low), -1.0f - low) + adder;
+    *value = sum - adder;
+    return bits_of(sum);
 }
+#define INT_BASE 0x4b400000u
 
 /* The scale byte of a rule: carry is what takes the fraction of amax over the top. */
 INLINE u32 rule_carry(const int kind, u32 rule)

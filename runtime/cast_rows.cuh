@@ -41,7 +41,8 @@ INLINE struct by by_byte(u32 byte)
 INLINE float quotient(const int is_pow2, float x, struct by by)
 {
     float q = x * by.inverse;
-    return is_pow2 ? q : __fmaf_rn(__fmaf_rn(-q, by.scale, x), by.inverse, q);
+    /* Signs are such that -0 stays -0. */
+    return is_pow2 ? q : __fmaf_rn(__fmaf_rn(q, by.scale, -x), -by.inverse, q);
 }
 
 /* The same where x may be anything. */
@@ -87,8 +88,10 @@ INLINE float slow_value(int kind, float x, float scale, u32 *code)
     float q = x / scale, value;
     if (kind == E4M3_BF16)
         q = float_of(bf16_rounded(bits_of(q)));
-    if (IS_INT(kind)) {
-        *code = kind == INT8 ? round_int(INT8, q, &value) : round_int(INT4, q, &value);
+    if (kind == INT8) {
+        *code = (raised_int(INT8, q, &value) ^ 0x80) & 0xff;
+    } else if (kind == INT4) {
+        *code = raised_int(INT4, q, &value) & 15;
     } else if (kind == E2M1) {
         *code = e2m1_code(q);
         value = e2m1_value(*code);
@@ -96,14 +99,14 @@ INLINE float slow_value(int kind, float x, float scale, u32 *code)
         *code = e4m3_code(q);
         value = e4m3_value(*code);
     }
-    return fmaxf(fminf(value * scale, FLOAT_MOST), -FLOAT_MOST);
+    return fmaxf(fminf(PRODUCT(value, scale), FLOAT_MOST), -FLOAT_MOST);
 }
 
 /* Eight values by any scale: FP64 differences, products that are rounded. */
-APART void eight_slowly(int kind, const u32 *x, float scale, struct sums *sums, u32 *out)
+INLINE void eight_slowly(int kind, const u32 *x, float scale, struct sums *sums, u32 *out)
 {
     out[0] = out[1] = 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < EIGHT; i++) {
         u32 code;
         float value = float_of(bits_at(x, i));
@@ -119,68 +122,150 @@ APART void eight_slowly(int kind, const u32 *x, float scale, struct sums *sums, 
     }
 }
 
+/* A span of which at least one group has to be done the slow way, in memory. */
+struct slow_span {
+    u32 x[CHUNKS][4], out[CHUNKS][2];
+    float scale[CHUNKS];
+    struct sums sums;
+};
+
+APART void span_slowly(int kind, int chunks, struct slow_span *span)
+{
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++)
+        eight_slowly(kind, span->x[c], span->scale[c], &span->sums, span->out[c]);
+}
+
+/* Two quotients to codes, and what these stand for; codes of nibbles have no signs yet. */
+INLINE u32 round_pair(const int kind, float q0, float q1, float *value)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    if (kind == E4M3 || kind == E4M3_BF16) {
+        unsigned short codes;
+        u32 halves; /* FP16, which has all of E4M3 */
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(q1), "f"(q0));
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+        asm("{.reg .f16 low, high;\n mov.b32 {low, high}, %2;\n cvt.f32.f16 %0, low;\n"
+            " cvt.f32.f16 %1, high;}"
+            : "=f"(value[0]), "=f"(value[1])
+            : "r"(halves));
+        return codes;
+    }
+#endif
+    if (IS_INT(kind)) {
+        u32 a = raised_int(kind, q0, &value[0]), b = raised_int(kind, q1, &value[1]);
+        return a + (b << (kind == INT8 ? 8 : 4));
+    }
+    value[0] = nearest_float(kind, fabsf(q0));
+    value[1] = nearest_float(kind, fabsf(q1));
+    u32 a = raised_code(kind, value[0]), b = raised_code(kind, value[1]);
+    if (kind == E2M1)
+        return (a + (b << 4)) >> CODE_BIT(E2M1);
+    value[0] = q0 < 0.0f ? -value[0] : value[0];
+    value[1] = q1 < 0.0f ? -value[1] : value[1];
+    return a >> 20 | b >> 12 | (bits_of(q0) >> 24 & 0x80) | (bits_of(q1) >> 16 & 0x8000);
+}
+
+/* Signs of eight values, each in the highest bit of its nibble. */
+INLINE u32 nibble_signs(const u32 *x)
+{
+    u32 a = bytes_of(x[0], x[1], 0x7351), b = bytes_of(x[2], x[3], 0x7351);
+    return (bytes_of(a, b, 0x5410) >> 4 & 0x08080808u) | (bytes_of(a, b, 0x7632) & 0x80808080u);
+}
+
 /* Eight values by a scale that has an inverse, none above 1.7 times what the format holds.  Then x
  * and what its code stands for are within a factor of two, or the code is 0: so their difference is
- * an FP32 number, and its square, as that of x, an FP64 number: fused sums are the same.  Signs are
- * put back at the end. */
+ * an FP32 number, and its square, as that of x, an FP64 number: fused sums are the same.  By a power
+ * of two also the product of code and scale is exact. */
 INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
                           struct sums *sums, u32 *out)
 {
     out[0] = out[1] = 0;
 #pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        float a = float_of(IS_INT(kind) ? bits_at(x, i) : bits_at(x, i) & MAGNITUDE), value;
-        float q = quotient(is_pow2, a, by);
-        u32 code;
-        if (kind == E4M3_BF16)
-            q = float_of(bf16_rounded(bits_of(q)));
-        code = IS_INT(kind) ? round_int(kind, q, &value) : round_float(kind, q, &value);
-        float d = a - PRODUCT(value, by.scale);
-        sums->x2[i] = __fma_rn((double)a, (double)a, sums->x2[i]);
-        sums->err2[i] = __fma_rn((double)d, (double)d, sums->err2[i]);
-        sums->most = fmaxf(sums->most, fabsf(d));
+    for (int k = 0; k < EIGHT / 2; k++) {
+        float a[2], q[2], value[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u32 bits = bits_at(x, 2 * k + i);
+            a[i] = float_of(kind == E2M1 ? bits & MAGNITUDE : bits);
+            q[i] = quotient(is_pow2, a[i], by);
+            if (kind == E4M3_BF16)
+                q[i] = float_of(bf16_rounded(bits_of(q[i])));
+        }
+        u32 codes = round_pair(kind, q[0], q[1], value);
         if (IS_NIBBLE(kind))
-            out[0] += code << (4 * i);
+            out[0] += codes << (8 * k);
         else
-            out[i / 4] += code << (8 * (i % 4));
+            out[k / 2] += codes << (16 * (k % 2));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float d = is_pow2 ? __fmaf_rn(-value[i], by.scale, a[i])
+                              : a[i] - PRODUCT(value[i], by.scale);
+            double wide = (double)d, x_wide = (double)a[i];
+            sums->x2[2 * k + i] = __fma_rn(x_wide, x_wide, sums->x2[2 * k + i]);
+            sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);
+            sums->most = fmaxf(sums->most, fabsf(d));
+        }
     }
-    if (kind == E2M1) {
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            out[0] |= (x[k] >> 12 & 8 | x[k] >> 24 & 0x80) << (8 * k);
-    } else if (!IS_INT(kind)) {
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            out[k / 2] |= (x[k] >> 8 & 0x80 | x[k] >> 16 & 0x8000) << (16 * (k % 2));
+    if (kind == E2M1)
+        out[0] |= nibble_signs(x);
+    if (kind == INT4)
+        out[0] -= INT_BASE * 0x11111111u;
+    if (kind == INT8) {
+        out[0] = (out[0] - INT_BASE * 0x01010101u) ^ 0x80808080u;
+        out[1] = (out[1] - INT_BASE * 0x01010101u) ^ 0x80808080u;
     }
 }
 
-/* q_most: the largest quotient of the group. */
-INLINE void eight(const int kind, const int is_pow2, const u32 *x, struct by by, float q_most,
-                  struct sums *sums, u32 *out)
+INLINE int is_quick(const int kind, struct by by, float q_most)
 {
-    if (by.inverse > 0.0f && q_most <= 1.7f * most_of(kind)) {
-        eight_quickly(kind, is_pow2, x, by, sums, out);
-    } else {
-        struct sums copy = *sums; /* so that the sums themselves stay in registers */
-        u32 four[4] = {x[0], x[1], x[2], x[3]}, codes[2];
-        eight_slowly(kind, four, by.scale, &copy, codes);
-        *sums = copy;
-        out[0] = codes[0];
-        out[1] = codes[1];
+    return by.inverse > 0.0f && q_most <= 1.7f * most_of(kind);
+}
+
+/* A span by the scales of its chunks. */
+INLINE void encode_span(const int kind, const int is_pow2, const int chunks, int all_quick,
+                        u32 x[CHUNKS][4], const struct by *by, struct sums *sums,
+                        u32 out[CHUNKS][2])
+{
+    if (all_quick) {
+#pragma unroll
+        for (int c = 0; c < chunks; c++)
+            eight_quickly(kind, is_pow2, x[c], by[c], sums, out[c]);
+        return;
+    }
+    struct slow_span slow; /* a copy, so that all else stays in registers */
+    slow.sums = *sums;
+#pragma unroll
+    for (int c = 0; c < chunks; c++) {
+        slow.x[c][0] = x[c][0], slow.x[c][1] = x[c][1];
+        slow.x[c][2] = x[c][2], slow.x[c][3] = x[c][3];
+        slow.scale[c] = by[c].scale;
+    }
+    span_slowly(kind, chunks, &slow);
+    *sums = slow.sums;
+#pragma unroll
+    for (int c = 0; c < chunks; c++) {
+        out[c][0] = slow.out[c][0];
+        out[c][1] = slow.out[c][1];
     }
 }
 
-/* BF16 bits of the largest magnitude of eight values: as FP32 bits, whose lower half is noise. */
+/* BF16 bits of the largest magnitude of eight values. */
 INLINE u32 magnitude_of(const u32 *x)
 {
-    u32 high = 0, low = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const u32 both = 0x7fff7fffu;
+    u32 most = __vmaxu2(__vmaxu2(x[0] & both, x[1] & both), __vmaxu2(x[2] & both, x[3] & both));
+    return most_u32(most >> 16, most & 0xffff);
+#else
+    u32 high = 0, low = 0; /* as FP32 bits, whose lower half is noise */
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         high = most_u32(high, x[k] & MAGNITUDE);
         low = most_u32(low, x[k] << 17);
     }
     return most_u32(high >> 16, low >> 17);
+#endif
 }
 
 /* ---- rows ---- */
@@ -219,51 +304,48 @@ INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
             x[i / 2] |= (u32)from[i] << (16 * (i & 1));
 }
 
-INLINE void read_span(const struct k3_cast_ask *ask, struct place place, u64 col, u32 x[CHUNKS][4])
+INLINE void read_span(const struct k3_cast_ask *ask, const int chunks, struct place place, u64 col,
+                      u32 x[CHUNKS][4])
 {
-    if (ask->cols % SPAN == 0) {
+    if (ask->cols % SPAN_OF(chunks) == 0) {
         const uint4 *from =
             (const uint4 *)((const u16 *)ask->x + place.row * ask->cols + col) + place.half;
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
+        for (int c = 0; c < chunks; c++) {
             uint4 v = from[2 * c];
             x[c][0] = v.x, x[c][1] = v.y, x[c][2] = v.z, x[c][3] = v.w;
         }
         return;
     }
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
+    for (int c = 0; c < chunks; c++)
         read_eight(ask, place.row, col + (u32)c * 16 + place.half * EIGHT, x[c]);
 }
 
 /* Codes of a whole span: the two threads of a row have every other piece of it; each takes one half
  * of the span off the other, so that it writes 16 bytes at a time. */
-INLINE void write_span(const int words, u8 *to, struct place place, u32 out[CHUNKS][2])
+INLINE void write_span(const int words, const int chunks, u8 *to, struct place place,
+                       u32 out[CHUNKS][2])
 {
-    u32 mine[CHUNKS][2]; /* pieces in their order */
+    u32 mine[2 * CHUNKS]; /* words in their order */
 #pragma unroll
-    for (int c = 0; c < CHUNKS / 2; c++) {
+    for (int c = 0; c < chunks / 2; c++) {
 #pragma unroll
         for (int k = 0; k < words; k++) {
-            u32 keep = place.half ? out[c + CHUNKS / 2][k] : out[c][k];
-            u32 give = place.half ? out[c][k] : out[c + CHUNKS / 2][k];
+            u32 keep = place.half ? out[c + chunks / 2][k] : out[c][k];
+            u32 give = place.half ? out[c][k] : out[c + chunks / 2][k];
             u32 got = EXCHANGE(give, 1);
-            mine[2 * c][k] = place.half ? got : keep;
-            mine[2 * c + 1][k] = place.half ? keep : got;
+            mine[2 * c * words + k] = place.half ? got : keep;
+            mine[(2 * c + 1) * words + k] = place.half ? keep : got;
         }
     }
     if (!place.is_row)
         return;
-    uint4 *at = (uint4 *)to + place.half * 2 * (u32)words;
+    uint4 *at = (uint4 *)to + place.half * (u32)(chunks * words / 4);
 #pragma unroll
-    for (int q = 0; q < 2 * words; q++) {
+    for (int q = 0; q < chunks * words / 4; q++) {
         uint4 v;
-        if (words == 1)
-            v.x = mine[4 * q][0], v.y = mine[4 * q + 1][0], v.z = mine[4 * q + 2][0],
-            v.w = mine[4 * q + 3][0];
-        else
-            v.x = mine[2 * q][0], v.y = mine[2 * q][1], v.z = mine[2 * q + 1][0],
-            v.w = mine[2 * q + 1][1];
+        v.x = mine[4 * q], v.y = mine[4 * q + 1], v.z = mine[4 * q + 2], v.w = mine[4 * q + 3];
         at[q] = v;
     }
 }
@@ -283,19 +365,19 @@ INLINE void write_eight(const struct k3_cast_ask *ask, const int words, u64 row,
         ((u8 *)ask->weight)[at + i] = (u8)(out[i / 4] >> (8 * (i % 4)));
 }
 
-INLINE void write_codes(const struct k3_cast_ask *ask, const int kind, struct place place, u64 col,
-                        u32 out[CHUNKS][2])
+INLINE void write_codes(const struct k3_cast_ask *ask, const int kind, const int chunks,
+                        struct place place, u64 col, u32 out[CHUNKS][2])
 {
-    if (ask->cols % SPAN == 0) {
+    if (ask->cols % SPAN_OF(chunks) == 0) {
         u64 at = place.row * ask->cols + col;
         if (IS_NIBBLE(kind))
-            write_span(1, (u8 *)ask->weight + at / 2, place, out);
+            write_span(1, chunks, (u8 *)ask->weight + at / 2, place, out);
         else
-            write_span(2, (u8 *)ask->weight + at, place, out);
+            write_span(2, chunks, (u8 *)ask->weight + at, place, out);
         return;
     }
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
+    for (int c = 0; c < chunks; c++)
         if (place.is_row)
             write_eight(ask, IS_NIBBLE(kind) ? 1 : 2, place.row,
                         col + (u32)c * 16 + place.half * EIGHT, out[c]);
@@ -358,13 +440,19 @@ INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_
 #define MXFP4  0
 #define MXFP8  1
 #define NVFP4  2
-#define INT4_G 3
-#define INT8_G 4
+#define INT4_G 4
+#define INT8_G 3
+#define INT4_G128 5
 #define IS_MX(format)   ((format) <= MXFP8)
 #define KIND_OF(format) \
-    ((format) == MXFP8 ? E4M3 : (format) == INT4_G ? INT4 : (format) == INT8_G ? INT8 : E2M1)
-#define GROUPS_OF(format) ((format) == NVFP4 ? 8 : 4) /* in a span; of 128 columns as four alike */
-#define GROUPS_MOST 8
+    ((format) == MXFP8    ? E4M3                                                                   \
+     : (format) == INT8_G ? INT8                                                                   \
+     : (format) >= INT4_G ? INT4                                                                   \
+                          : E2M1)
+#define CHUNKS_OF(format) ((format) == INT4_G128 ? 8 : 4) /* in a span */
+#define EACH_OF(format)   ((format) == NVFP4 ? 1 : (format) == INT4_G128 ? 8 : 2) /* in a group */
+#define GROUPS_MOST       4 /* in a span */
+#define IS_WIDE(format)   ((format) >= INT4_G || (format) == INT8_G) /* scales of 16 bits */
 
 #define NVFP4_ZERO_BYTE 0x20u
 #define NVFP4_ONE_BYTE  0x38u
@@ -388,7 +476,7 @@ INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, cons
     rule.is_modelopt = ask->is_modelopt;
     rule.nvfp4 = nvfp4;
     rule.amax_by = by_scale(format == INT8_G   ? 127.5f
-                            : format == INT4_G ? 7.5f
+                            : format >= INT4_G ? 7.5f
                             : rule.is_modelopt ? E2M1_MOST * rule.global
                                                : E2M1_MOST);
     return rule;
@@ -443,53 +531,52 @@ INLINE float largest_quotient(const int format, u32 amax, struct by by)
     return ratio(a, by);
 }
 
-/* Scales of a span: together where they lie on their own. */
+/* Scales of a span: together where a row of them has no rest. */
 INLINE void write_scales(const struct k3_cast_ask *ask, const int format, struct place place,
                          u64 col, const u32 *stored)
 {
-    const int is_wide = format == INT4_G || format == INT8_G, groups = GROUPS_OF(format);
-    const u32 group_cols = format == INT4_G ? ask->group_cols : (u32)(SPAN / groups);
-    u64 at = (place.row * ask->cols + col) / group_cols;
+    const int chunks = CHUNKS_OF(format), each = EACH_OF(format), groups = chunks / each;
+    const int bits = IS_WIDE(format) ? 16 : 8;
+    const u64 at = (place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
     if (!place.is_row || place.half)
         return;
-    if (group_cols == SPAN) {
-        ((u16 *)ask->scale)[at] = (u16)stored[0];
-    } else if (ask->cols % SPAN == 0) {
-        u32 word[2] = {0, 0};
+    if (groups > 1 && ask->cols % SPAN_OF(chunks) == 0) {
+        u32 word = 0;
 #pragma unroll
         for (int g = 0; g < groups; g++)
-            word[is_wide ? g / 2 : g / 4] |= is_wide ? stored[g] << (16 * (g % 2))
-                                                     : stored[g] << (8 * (g % 4));
-        u32 *to = (u32 *)((u8 *)ask->scale + (is_wide ? 2 * at : at));
-        to[0] = word[0];
-        if (is_wide || groups == 8)
-            to[1] = word[1];
-    } else {
+            word |= stored[g] << (bits * g);
+        if (groups * bits == 32)
+            *(u32 *)((u8 *)ask->scale + at * (u32)bits / 8) = word;
+        else
+            *(u16 *)((u8 *)ask->scale + at * (u32)bits / 8) = (u16)word;
+        return;
+    }
 #pragma unroll
-        for (int g = 0; g < groups; g++) {
-            if (col + (u32)g * group_cols >= ask->cols)
-                continue;
-            if (is_wide)
-                ((u16 *)ask->scale)[at + (u32)g] = (u16)stored[g];
-            else
-                ((u8 *)ask->scale)[at + (u32)g] = (u8)stored[g];
-        }
+    for (int g = 0; g < groups; g++) {
+        if (col + (u32)(g * each * 2 * EIGHT) >= ask->cols)
+            continue;
+        if (bits == 16)
+            ((u16 *)ask->scale)[at + (u32)g] = (u16)stored[g];
+        else
+            ((u8 *)ask->scale)[at + (u32)g] = (u8)stored[g];
     }
 }
 
-/* Sum of squared errors of a group of 32 by one scale byte, as mx_try in quant_bf16.c adds it. */
+/* Sum of squared errors of a group of 32 by one scale byte, as mx_try in quant_bf16.c adds it.  A
+ * quotient by a power of two is a product. */
 INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
 {
-    double lane[EIGHT];
     const float scale = e8m0_value(byte);
+    const float inverse = float_of(byte < 254 ? (254 - byte) << 23 : 0x00400000u);
+    double lane[EIGHT];
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        u32 code;
         lane[i] = 0.0;
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            float value = float_of(bits_at(x[c], i));
-            double d = (double)value - (double)slow_value(kind, value, scale, &code);
+            float a = float_of(bits_at(x[c], i) & MAGNITUDE);
+            float value = nearest_float(kind, a * inverse);
+            double d = (double)a - (double)fminf(PRODUCT(value, scale), FLOAT_MOST);
             double square = PRODUCT_DOUBLE(d, d);
             lane[i] += square;
         }
@@ -504,6 +591,7 @@ INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 am
     int first = (int)floor_byte < 2 ? 0 : (int)floor_byte - 2, last = (int)floor_byte + 2;
     u32 best = (u32)first;
     double least = 0.0;
+#pragma unroll 1
     for (int k = 0; k < 5; k++) { /* all threads five times, since they meet there */
         int byte = first + k;
         double error = mx_try(kind, x, half, byte < 255 ? (u32)byte : 254u);
@@ -518,47 +606,42 @@ INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 am
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
                     const struct by *nvfp4, struct k3_cast_result *shared)
 {
-    const int kind = KIND_OF(format), groups = GROUPS_OF(format), each = CHUNKS / groups;
+    const int kind = KIND_OF(format), chunks = CHUNKS_OF(format), each = EACH_OF(format);
     const struct rule rule = rule_of(ask, format, nvfp4);
     const struct place place =
         place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
-    const int is_one = format == INT4_G && ask->group_cols == SPAN; /* the span is one group */
     struct counts counts = {0, 0, 0};
     struct sums sums;
     begin_sums(&sums);
-    for (u64 col = 0; col < ask->cols; col += SPAN) {
-        u32 x[CHUNKS][4], out[CHUNKS][2], amax[GROUPS_MOST], stored[GROUPS_MOST], all = 0;
-        read_span(ask, place, col, x);
+    for (u64 col = 0; col < ask->cols; col += SPAN_OF(chunks)) {
+        u32 x[CHUNKS][4], out[CHUNKS][2], stored[GROUPS_MOST];
+        struct by by[CHUNKS];
+        int all_quick = 1;
+        read_span(ask, chunks, place, col, x);
 #pragma unroll
-        for (int g = 0; g < groups; g++) {
-            u32 own = magnitude_of(x[g * each]);
-            if (each == 2)
-                own = most_u32(own, magnitude_of(x[g * each + 1]));
-            amax[g] = most_u32(own, EXCHANGE(own, 1));
-            all = most_u32(all, amax[g]);
-        }
-        counts.refused += all >= BF16_INF;
-#pragma unroll
-        for (int g = 0; g < groups; g++) {
-            struct by by;
-            if (is_one)
-                amax[g] = all;
-            stored[g] = group_scale(format, amax[g], &rule, &by);
-            if (is_mse) {
-                stored[g] = mse_byte(kind, &x[g * each], place.half, stored[g], amax[g]);
-                by = by_byte(stored[g]);
-            }
-            float q_most = largest_quotient(format, amax[g], by);
-            if (is_one ? g == 0 : col + (u32)(g * (SPAN / groups)) < ask->cols) {
-                counts.saturated += q_most > most_of(kind);
-                counts.zero += amax[g] == 0;
-            }
+        for (int g = 0; g < chunks / each; g++) {
+            u32 own = 0, amax;
 #pragma unroll
             for (int c = g * each; c < (g + 1) * each; c++)
-                eight(kind, IS_MX(format), x[c], by, q_most, &sums, out[c]);
+                own = most_u32(own, magnitude_of(x[c]));
+            amax = most_u32(own, EXCHANGE(own, 1));
+            stored[g] = group_scale(format, amax, &rule, &by[g * each]);
+            if (is_mse) {
+                stored[g] = mse_byte(kind, &x[g * each], place.half, stored[g], amax);
+                by[g * each] = by_byte(stored[g]);
+            }
+#pragma unroll
+            for (int c = g * each + 1; c < (g + 1) * each; c++)
+                by[c] = by[g * each];
+            float q_most = largest_quotient(format, amax, by[g * each]);
+            all_quick &= is_quick(kind, by[g * each], q_most);
+            counts.refused += amax >= BF16_INF;
+            counts.saturated += q_most > most_of(kind);
+            counts.zero += amax == 0 && col + (u32)(g * each * 2 * EIGHT) < ask->cols;
         }
+        encode_span(kind, IS_MX(format), chunks, all_quick, x, by, &sums, out);
         write_scales(ask, format, place, col, stored);
-        write_codes(ask, kind, place, col, out);
+        write_codes(ask, kind, chunks, place, col, out);
     }
     end_row(place, &sums, shared);
     end_counts(place, counts, shared);
@@ -578,6 +661,7 @@ GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0)
 GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1)
 GROUPED_KERNEL(k3_cast_int4, INT4_G, 0)
+GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0)
 GROUPED_KERNEL(k3_cast_int8, INT8_G, 0)
 
 KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_nvfp4(const struct k3_cast_ask ask)
@@ -604,34 +688,35 @@ INLINE float fp8_scale(const struct k3_cast_ask *ask, u32 amax)
 }
 
 /* A span by one scale. */
-INLINE void fp8_span(const struct k3_cast_ask *ask, struct place place, u64 col, u32 x[CHUNKS][4],
-                     struct by by, float q_most, struct sums *sums)
+INLINE void fp8_span(const struct k3_cast_ask *ask, const int chunks, struct place place, u64 col,
+                     u32 x[CHUNKS][4], struct by by, float q_most, struct sums *sums)
 {
     u32 out[CHUNKS][2];
-    if (ask->is_modelopt) {
+    struct by all[CHUNKS];
+    int all_quick = is_quick(E4M3, by, q_most);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            eight(E4M3_BF16, 0, x[c], by, q_most, sums, out[c]);
-    } else {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            eight(E4M3, 0, x[c], by, q_most, sums, out[c]);
-    }
-    write_codes(ask, E4M3, place, col, out);
+    for (int c = 0; c < chunks; c++)
+        all[c] = by;
+    if (ask->is_modelopt)
+        encode_span(E4M3_BF16, 0, chunks, all_quick, x, all, sums, out);
+    else
+        encode_span(E4M3, 0, chunks, all_quick, x, all, sums, out);
+    write_codes(ask, E4M3, chunks, place, col, out);
 }
 
 /* Largest magnitude of a thread's part of a span. */
-INLINE u32 span_magnitude(u32 x[CHUNKS][4])
+INLINE u32 span_magnitude(const int chunks, u32 x[CHUNKS][4])
 {
     u32 most = 0;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
+    for (int c = 0; c < chunks; c++)
         most = most_u32(most, magnitude_of(x[c]));
     return most;
 }
 
-INLINE void fp8_rows(const struct k3_cast_ask *ask, const int is_channel,
-                     struct k3_cast_result *shared)
+/* FP8 by tensor or by channel.  By channel rows are read twice: nothing near is large enough for all
+ * the rows that are being worked on. */
+INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *shared)
 {
     const struct place place =
         place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
@@ -640,10 +725,10 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, const int is_channel,
     u32 x[CHUNKS][4], amax = 0;
     float scale = ask->global;
     begin_sums(&sums);
-    if (is_channel) {
-        for (u64 col = 0; col < ask->cols; col += SPAN) {
-            read_span(ask, place, col, x);
-            amax = most_u32(amax, span_magnitude(x));
+    if (ask->is_channel) {
+        for (u64 col = 0; col < ask->cols; col += SPAN_OF(CHUNKS)) {
+            read_span(ask, CHUNKS, place, col, x);
+            amax = most_u32(amax, span_magnitude(CHUNKS, x));
         }
         amax = most_u32(amax, EXCHANGE(amax, 1));
         counts.zero = amax == 0;
@@ -652,11 +737,11 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, const int is_channel,
             ((float *)ask->scale)[place.row] = scale;
     }
     const struct by by = by_scale(scale);
-    for (u64 col = 0; col < ask->cols; col += SPAN) {
-        read_span(ask, place, col, x);
-        u32 own = span_magnitude(x);
+    for (u64 col = 0; col < ask->cols; col += SPAN_OF(4)) {
+        read_span(ask, 4, place, col, x);
+        u32 own = span_magnitude(4, x);
         amax = most_u32(amax, own);
-        fp8_span(ask, place, col, x, by, ratio(float_of(own << 16), by), &sums);
+        fp8_span(ask, 4, place, col, x, by, ratio(float_of(own << 16), by), &sums);
     }
     amax = most_u32(amax, EXCHANGE(amax, 1));
     counts.refused = amax >= BF16_INF;
@@ -668,16 +753,7 @@ KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_rows(const struct k3_cast_ask a
 {
     __shared__ struct k3_cast_result shared;
     begin_result(&shared);
-    fp8_rows(&ask, 0, &shared);
-    end_result(&ask, &shared);
-}
-
-/* Rows are read twice: nothing near is large enough for the rows that are being worked on. */
-KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_channel(const struct k3_cast_ask ask)
-{
-    __shared__ struct k3_cast_result shared;
-    begin_result(&shared);
-    fp8_rows(&ask, 1, &shared);
+    fp8_rows(&ask, &shared);
     end_result(&ask, &shared);
 }
 
@@ -698,8 +774,8 @@ KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast
     begin_result(&shared);
     for (u64 block = 0; block < blocks; block++) {
         u32 x[CHUNKS][4], *now = &slot[block % 3];
-        read_span(&ask, place, block * STRIPE, x);
-        raise_slot(now, span_magnitude(x));
+        read_span(&ask, CHUNKS, place, block * STRIPE, x);
+        raise_slot(now, span_magnitude(CHUNKS, x));
         u32 amax = *now;
         const struct by by = by_scale(fp8_scale(&ask, amax));
         if (threadIdx.x == 0) {
@@ -708,7 +784,7 @@ KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast
             counts.zero += amax == 0;
             counts.refused += amax >= BF16_INF;
         }
-        fp8_span(&ask, place, block * STRIPE, x, by, ratio(float_of(amax << 16), by), &sums);
+        fp8_span(&ask, CHUNKS, place, block * STRIPE, x, by, ratio(float_of(amax << 16), by), &sums);
     }
     end_row(place, &sums, &shared);
     end_counts(place, counts, &shared);
