@@ -45,6 +45,24 @@ OPTS = [
     "plan a b", "plan", "convert CKPT --out A --worker 0 --workers 4", "plan CKPT --tp 4096 --dp 2", "plan CKPT --jobs 0",
 ]
 
+POLICIES = [
+    "verbatim", "nvfp4", "fp8-attn", "fp8-block", "mxfp8", "bf16", "int4-g32", "", "fp4", "experts", "experts=",
+    "experts=nvfp4", "experts=mxfp4", "experts=mxfp4,experts=bf16", "attention=fp8-block,experts=nvfp4,config=modelopt",
+    "experts=nvfp4,oow=requant", "oow=snap,config=modelopt,experts=bf16", "oow=maybe", "config=modelopt", "norm=bf16",
+    "attention=fp8-channel,experts=int8-g32,head=fp8-tensor,vision=fp8-channel,projector=nvfp4",
+    "attention=fp8-tensor,experts=fp8-tensor,router=mxfp4,embed=int8-g32,projector=int4-g32",
+    "attention=mxfp8,experts=mxfp8,shared=mxfp4,latent=nvfp4,dense=nvfp4,head=mxfp8,*.f_b_proj=verbatim",
+    "attention=fp8-block,*.layers.2.*=verbatim,*.layers.1.*.gate_proj=nvfp4,*.layers.1.*.up_proj=nvfp4",
+    "*.q_proj=fp8-block", "*.layers.1.*.w1=bf16", "*moe.experts.*=int4-g32", "*.gate=mxfp8", "*embed_tokens=fp8-block",
+    "*vision_tower*=fp8-channel,*mm_projector*=int4-g32", "experts=int4-g128", "*.o_proj=int4-g128", "*=fp8-block",
+    "language_model.model.layers.2.block_sparse_moe.experts.{e}.w1=nvfp4", "a*a*a*a*a*a*a*b=bf16", "**.=bf16",
+    "*.x=bf16,*.x=mxfp8", "*.o proj=bf16", "*." + "x" * 125 + "=bf16", "*." + "x" * 126 + "=bf16",
+    ",".join(f"*.{i}=bf16" for i in range(65)), '{"experts":"nvfp4","*.self_attn.o_proj":"fp8-block"}', "{}",
+    '{"attention":"fp8-block","oow":"snap","config":"modelopt"}', '{"experts":"nvfp4","experts":"bf16"}',
+    '{"experts":4}', '{"experts":{"a":"b"}}', '["experts"]', '{"\\u0065xperts":"bf16"}', '{"experts":"bf16"} x',
+    '{"*.\\u0000":"bf16"}',
+]
+
 VIEWS = ["k3.view.a\nBF16;2,3;0;12", "k3.view.a\nU8;4096;0;4096", "k3.view.a\nF4;3;0;1", "k3.view.a\nU8;1;1;0",
          "x\nU8;1;0;1", "k3.view.\nU8;1;0;1", "k3.view.a\nU8;01;0;1", "k3.view.a\nU8;1,2,3,4;0;24",
          "k3.view.a\nU8;1,2,3,4,5;0;120", "k3.view.a\nU9;1;0;1", "k3.view.a\nU8;;0;1", "k3.view.a\nU8;1;0;1 ",
@@ -425,7 +443,8 @@ def main():
         seeds.put("json", f"text-{i}", text)
         if text[:1] == b"{":
             seeds.put("doc", f"text-{i}", text)
-    for target, rows in (("sizes", SIZES), ("view", VIEWS), ("names", NAMES)):
+    for target, rows in (("sizes", SIZES), ("view", VIEWS), ("names", NAMES),
+                         ("policy", POLICIES)):
         for i, row in enumerate(rows):
             seeds.put(target, f"row-{i}", row.encode())
     for i, row in enumerate(OPTS):

@@ -17,7 +17,7 @@ mkdir -p "$out/corpus" "$out/new" "$out/crashes" "$out/log"
 out=$(cd "$out" && pwd)
 
 # In the order in which spare cores are given away.
-targets="st json headers plan manifest part record config doc index zst opts view names sizes units"
+targets="st json headers plan manifest part record config policy doc index zst opts view names sizes units"
 # A machine without these two takes those of the kit.
 if ldd "$bin/st" 2>/dev/null | grep -qE '(libstdc\+\+|libgcc_s).*not found'; then
     export LD_LIBRARY_PATH=$here/lib/compiler

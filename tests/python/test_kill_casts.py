@@ -1,14 +1,14 @@
 """test_kill_casts.py: conversions with casts, killed and spread, end as the undisturbed one.
 
 Purpose   what test_kill.py shows of verbatim conversions, for those that read a matrix first (the
-          survey) and write several tensors for one: rank 0 of 16, with all calls taken, and samples
-          of larger ones.
-Groups    kill     SIGKILL before every call that changes files, and in the middle of writes
+          survey) and write several tensors for one: rank 0 of 16, and samples of larger ones.
+Groups    kill     SIGKILL before every call that changes files (the sample: every second one, and all
+                   that end a conversion), and in the middle of writes
           threads  the same with eight workers over all ranks, a sample
           read     the Nth read fails, the survey's too
           same     any --jobs and --memory, workers and seal, --ranks: the same bytes
 Oracle    an undisturbed run; every file is compared.
-Usage     test_kill_casts.py [--only GROUP] [--seed N]
+Usage     test_kill_casts.py --sample | --all [--only GROUP] [--seed N]   (--sample: half a minute)
 Output    TAP lines, then `N passed, N failed`; exit 0 only when none failed.
 """
 
@@ -17,12 +17,12 @@ import shutil
 import sys
 
 from k3test import MANIFEST, Suite, difference, files_of, mini_ckpt, parser, scratch, tool_of
-from test_kill import Bench, kill_case, read_count, run_cases, spread
+from test_kill import TAIL_CALLS, Bench, kill_case, read_count, run_cases, spread
 
 ONE_RANK = ("--tp", "16", "--experts", "ep", "--ranks", "0", "--quant", "nvfp4")
 ALL_RANKS = ("--tp", "2", "--quant", "nvfp4")
 POLICIES = ("nvfp4", "experts=fp8-block,head=nvfp4", "experts=int4-g32,shared=mxfp8")
-TORN_EVERY = 6  # of the writes, which are most of the calls
+TORN_EVERY = 6  # of the writes, which are most of the calls, in the sample
 SAME = ((1, "1MiB"), (2, "256MiB"), (4, "8MiB"))  # --jobs, --memory
 
 
@@ -44,31 +44,32 @@ def bench_of(tool, room, seed, name, options):
     return CastBench(tool, place, seed, options)
 
 
-def group_kill(suite, tool, room, seed):
+def group_kill(suite, tool, room, seed, everything):
     bench = bench_of(tool, room, seed, "kill", ONE_RANK)
     if not suite.check(bench.result.code == 0 and bench.total > 300, "the undisturbed run",
                        bench.result):
         return
     print(f"# {bench.total} calls change files; {len(bench.golden)} files in the golden set")
     cases, writes = [], 0
-    for n in range(1, bench.total + 1):
+    points = spread(bench.total, bench.total // 2, TAIL_CALLS)
+    for n in range(1, bench.total + 1) if everything else points:
         cases.append((n, "before", 1, 0 if n % 9 else bench.random.randint(1, bench.total)))
         writes += bench.letters[n - 1] == "w"
-        if bench.letters[n - 1] == "w" and writes % TORN_EVERY == 0:
+        if bench.letters[n - 1] == "w" and (everything or writes % TORN_EVERY == 0):
             cases.append((n, "torn", 1, 0))
     run_cases(suite, "killed, then resumed (call, when, workers, second kill)",
               lambda *case: kill_case(bench, *case), cases)
 
 
-def group_threads(suite, tool, room, seed):
+def group_threads(suite, tool, room, seed, everything):
     bench = bench_of(tool, room, seed, "threads", ALL_RANKS)
     cases = [(bench.random.randint(1, bench.total), bench.random.choice(["before", "torn"]), 8,
-              bench.random.choice([0, bench.random.randint(1, bench.total)])) for _ in range(10)]
+              bench.random.choice([0, bench.random.randint(1, bench.total)])) for _ in range(100 if everything else 10)]
     run_cases(suite, "eight workers, killed, then resumed",
               lambda *case: kill_case(bench, *case), cases)
 
 
-def group_read(suite, tool, room, seed):
+def group_read(suite, tool, room, seed, everything):
     bench = bench_of(tool, room, seed, "read", ONE_RANK)
     count, out = os.path.join(bench.room, "count"), bench.fresh()
     bench.convert(out, SET="read", COUNT_FILE=count)
@@ -83,7 +84,7 @@ def group_read(suite, tool, room, seed):
         bad = bad or bench.resumed(out)
         shutil.rmtree(out, ignore_errors=True)
         return bad
-    points = spread(total, 24)
+    points = range(1, total + 1) if everything else spread(total, 24)
     run_cases(suite, "read N fails", case,
               [(n, "EIO") for n in points] + [(n, "EINTR") for n in points[::4]])
 
@@ -126,7 +127,7 @@ def same_ranks(suite, tool, ckpt, room, policy, golden):
                     f"{done}\n{difference(found, wanted)}")
 
 
-def group_same(suite, tool, room, _seed):
+def group_same(suite, tool, room, _seed, _everything):
     ckpt = mini_ckpt(os.path.join(room, "same-ckpt"), finite=True)
     for number, policy in enumerate(POLICIES):
         place = os.path.join(room, f"same-{number}")
@@ -146,6 +147,9 @@ GROUPS = {"kill": group_kill, "threads": group_threads, "read": group_read, "sam
 
 def main():
     options = parser("kill and spread conversions with casts")
+    mode = options.add_mutually_exclusive_group()
+    mode.add_argument("--sample", action="store_true", help="a sample, half a minute (default)")
+    mode.add_argument("--all", action="store_true", help="every call: minutes")
     options.add_argument("--only", choices=GROUPS, help="one group")
     options.add_argument("--seed", type=int, default=1)
     options = options.parse_args()
@@ -153,7 +157,7 @@ def main():
     with scratch() as room:
         for name, group in GROUPS.items():
             if options.only in (None, name):
-                group(suite, tool, room, options.seed)
+                group(suite, tool, room, options.seed, options.all)
     return suite.finish()
 
 

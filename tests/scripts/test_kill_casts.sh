@@ -1,3 +1,3 @@
 #!/bin/sh
 # TAP lines of tests/python/test_kill_casts.py.
-exec "${PYTHON:-python3}" -B "$K3_SOURCE/tests/python/test_kill_casts.py"
+exec "${PYTHON:-python3}" -B "$K3_SOURCE/tests/python/test_kill_casts.py" --sample
