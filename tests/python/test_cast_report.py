@@ -311,6 +311,30 @@ def check_resumed(suite, tool, ckpt, where):
                 "a resumed run sums up the whole set", done)
 
 
+def check_touched(suite, tool, ckpt, where):
+    """A source of an item that is not done may change before a resume; one of a finished item not."""
+    own, out = os.path.join(where, "touched-ckpt"), os.path.join(where, "touched")
+    shutil.copytree(ckpt, own)
+    files = sorted(n for n in os.listdir(own) if n.endswith(".safetensors"))
+    more = ("--config", "modelopt")  # one more file that no checkpoint has
+    convert(tool, own, out, "--worker", "0", "--workers", "2", *more)
+    made = set()
+    for name in os.listdir(os.path.join(out, ".k3-partial")):
+        if name.endswith(".record"):
+            with open(os.path.join(out, ".k3-partial", name), "rb") as f:
+                made |= {s["name"] for s in json.loads(f.readline())["sources"]}
+    later = next(n for n in files if n not in made)
+    os.utime(os.path.join(own, sorted(made)[0]), (1, 1))
+    done = convert(tool, own, out, *more)
+    suite.check(done.code == 4 and sorted(made)[0] in done.err,
+                "a source of a finished item changed: refused, and it is named", done)
+    shutil.copystat(os.path.join(ckpt, sorted(made)[0]), os.path.join(own, sorted(made)[0]))
+    os.utime(os.path.join(own, later), (1, 1))
+    done = convert(tool, own, out, *more)
+    suite.check(done.code == 0 and tool.run("verify", out).code == 0,
+                "a source of another item changed: resumed", done)
+
+
 def check_ranks(suite, tool, ckpt, where, single):
     """Of a set of some ranks the report has the slices of these."""
     lines = {x["tensor"]: x for x in report_of(single)["tensors"]}
@@ -379,6 +403,7 @@ def main():
         check_flags(suite, tool, ckpt, where)
         single = check_same(suite, tool, ckpt, where)
         check_resumed(suite, tool, ckpt, where)
+        check_touched(suite, tool, ckpt, where)
         if single:
             check_ranks(suite, tool, ckpt, where, single)
             check_guards(suite, tool, ckpt, where, single)
