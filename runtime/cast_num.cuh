@@ -152,7 +152,13 @@ INLINE float e4m3_value(u32 code)
 
 INLINE u32 e4m3_code(float x)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
+    return codes;
+#else
     return raised_code(E4M3, nearest_float(E4M3, fabsf(x))) >> 20 | (bits_of(x) >> 24 & 0x80);
+#endif
 }
 
 INLINE float e2m1_value(u32 code)

@@ -425,7 +425,7 @@ INLINE void end_row(struct place place, const struct sums *sums, struct k3_cast_
 
 INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_result *shared)
 {
-    if (!place.is_row || place.half)
+    if (!place.is_row)
         return;
     if (counts.saturated)
         atomicAdd(&shared->saturated_groups, (u64)counts.saturated);
@@ -457,7 +457,7 @@ INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_
 #define NVFP4_ZERO_BYTE 0x20u
 #define NVFP4_ONE_BYTE  0x38u
 #define NVFP4_LEAST     0x1p-9f
-#define NVFP4_BYTES     127 /* scale bytes 0 ... 126 */
+#define NVFP4_BYTES     128 /* scale bytes; the last is NaN and never used for finite values */
 
 /* What is the same for all groups. */
 struct rule {
@@ -513,7 +513,7 @@ INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, stru
         *by = by_byte(stored);
     } else if (format == NVFP4) {
         stored = nvfp4_byte(float_of(amax << 16), rule) & 127;
-        *by = rule->nvfp4[stored < NVFP4_BYTES ? stored : 0];
+        *by = rule->nvfp4[stored];
     } else {
         stored = bf16_code(ratio(float_of(amax << 16), rule->amax_by));
         stored = stored ? stored : 0x3c00u; /* 2^-7 */
@@ -603,10 +603,85 @@ INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 am
     return amax ? best : floor_byte;
 }
 
+/* What a thread finds out about the groups of a span. */
+struct found {
+    u32 stored[GROUPS_MOST];
+    struct by by[CHUNKS]; /* of each chunk */
+    int all_quick;
+};
+
+INLINE void count(const int kind, u32 amax, float q_most, int is_there, struct counts *counts)
+{
+    counts->refused += amax >= BF16_INF;
+    counts->saturated += q_most > most_of(kind);
+    counts->zero += amax == 0 && is_there;
+}
+
+/* Scales of groups of 32 and 128 columns: both threads of a row do the same, one of them counts. */
+INLINE void find_scales(const struct k3_cast_ask *ask, const int format, const int is_mse,
+                        const struct rule *rule, struct place place, u64 col, u32 x[CHUNKS][4],
+                        struct found *found, struct counts *counts)
+{
+    const int kind = KIND_OF(format), each = EACH_OF(format);
+    found->all_quick = 1;
+#pragma unroll
+    for (int g = 0; g < CHUNKS_OF(format) / each; g++) {
+        u32 own = 0, amax;
+        struct by by;
+#pragma unroll
+        for (int c = g * each; c < (g + 1) * each; c++)
+            own = most_u32(own, magnitude_of(x[c]));
+        amax = most_u32(own, EXCHANGE(own, 1));
+        found->stored[g] = group_scale(format, amax, rule, &by);
+        if (is_mse) {
+            found->stored[g] = mse_byte(kind, &x[g * each], place.half, found->stored[g], amax);
+            by = by_byte(found->stored[g]);
+        }
+        float q_most = largest_quotient(format, amax, by);
+        found->all_quick &= is_quick(kind, by, q_most);
+        if (place.half == 0)
+            count(kind, amax, q_most, col + (u32)(g * each * 2 * EIGHT) < ask->cols, counts);
+#pragma unroll
+        for (int c = g * each; c < (g + 1) * each; c++)
+            found->by[c] = by;
+    }
+}
+
+#define QUICK_BIT 0x80u /* beside a scale byte */
+
+/* Scales of NVFP4, four groups of a chunk in each thread: the first thread of a row does the first
+ * two, the second the others. */
+INLINE void find_nvfp4(const struct k3_cast_ask *ask, const struct rule *rule, struct place place,
+                       u64 col, u32 x[CHUNKS][4], struct found *found, struct counts *counts)
+{
+    u32 own[4], mine = 0, other;
+#pragma unroll
+    for (int g = 0; g < 4; g++)
+        own[g] = magnitude_of(x[g]);
+#pragma unroll
+    for (int g = 0; g < 2; g++) {
+        u32 got = EXCHANGE(place.half ? own[g] : own[g + 2], 1);
+        u32 amax = most_u32(place.half ? own[g + 2] : own[g], got);
+        struct by by;
+        u32 byte = group_scale(NVFP4, amax, rule, &by);
+        float q_most = largest_quotient(NVFP4, amax, by);
+        mine |= (byte | (is_quick(E2M1, by, q_most) ? QUICK_BIT : 0)) << (8 * g);
+        count(E2M1, amax, q_most, col + place.half * 32 + (u32)g * 16 < ask->cols, counts);
+    }
+    other = EXCHANGE(mine, 1);
+    u32 all = place.half ? other | mine << 16 : mine | other << 16;
+    found->all_quick = (all & 0x80808080u) == 0x80808080u;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        found->stored[g] = all >> (8 * g) & 127;
+        found->by[g] = rule->nvfp4[found->stored[g]];
+    }
+}
+
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
                     const struct by *nvfp4, struct k3_cast_result *shared)
 {
-    const int kind = KIND_OF(format), chunks = CHUNKS_OF(format), each = EACH_OF(format);
+    const int kind = KIND_OF(format), chunks = CHUNKS_OF(format);
     const struct rule rule = rule_of(ask, format, nvfp4);
     const struct place place =
         place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
@@ -614,41 +689,24 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
     struct sums sums;
     begin_sums(&sums);
     for (u64 col = 0; col < ask->cols; col += SPAN_OF(chunks)) {
-        u32 x[CHUNKS][4], out[CHUNKS][2], stored[GROUPS_MOST];
-        struct by by[CHUNKS];
-        int all_quick = 1;
+        u32 x[CHUNKS][4], out[CHUNKS][2];
+        struct found found;
         read_span(ask, chunks, place, col, x);
-#pragma unroll
-        for (int g = 0; g < chunks / each; g++) {
-            u32 own = 0, amax;
-#pragma unroll
-            for (int c = g * each; c < (g + 1) * each; c++)
-                own = most_u32(own, magnitude_of(x[c]));
-            amax = most_u32(own, EXCHANGE(own, 1));
-            stored[g] = group_scale(format, amax, &rule, &by[g * each]);
-            if (is_mse) {
-                stored[g] = mse_byte(kind, &x[g * each], place.half, stored[g], amax);
-                by[g * each] = by_byte(stored[g]);
-            }
-#pragma unroll
-            for (int c = g * each + 1; c < (g + 1) * each; c++)
-                by[c] = by[g * each];
-            float q_most = largest_quotient(format, amax, by[g * each]);
-            all_quick &= is_quick(kind, by[g * each], q_most);
-            counts.refused += amax >= BF16_INF;
-            counts.saturated += q_most > most_of(kind);
-            counts.zero += amax == 0 && col + (u32)(g * each * 2 * EIGHT) < ask->cols;
-        }
-        encode_span(kind, IS_MX(format), chunks, all_quick, x, by, &sums, out);
-        write_scales(ask, format, place, col, stored);
+        if (format == NVFP4)
+            find_nvfp4(ask, &rule, place, col, x, &found, &counts);
+        else
+            find_scales(ask, format, is_mse, &rule, place, col, x, &found, &counts);
+        encode_span(kind, IS_MX(format), chunks, found.all_quick, x, found.by, &sums, out);
+        write_scales(ask, format, place, col, found.stored);
         write_codes(ask, kind, chunks, place, col, out);
     }
     end_row(place, &sums, shared);
     end_counts(place, counts, shared);
 }
 
-#define GROUPED_KERNEL(name, format, is_mse)                                                       \
-    KERNEL __launch_bounds__(PAIR_BLOCK) name(const struct k3_cast_ask ask)                        \
+/* `groups` of threads on a processor of an H200: what registers allow, see ptxas -v. */
+#define GROUPED_KERNEL(name, format, is_mse, groups)                                               \
+    KERNEL __launch_bounds__(PAIR_BLOCK, groups) name(const struct k3_cast_ask ask)                        \
     {                                                                                              \
         __shared__ struct k3_cast_result shared;                                                   \
         begin_result(&shared);                                                                     \
@@ -656,15 +714,15 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
         end_result(&ask, &shared);                                                                 \
     }
 
-GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0)
-GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0)
-GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1)
-GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1)
-GROUPED_KERNEL(k3_cast_int4, INT4_G, 0)
-GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0)
-GROUPED_KERNEL(k3_cast_int8, INT8_G, 0)
+GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, 5)
+GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, 6)
+GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1, 3)
+GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
+GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 5)
 
-KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_nvfp4(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result shared;
     __shared__ struct by nvfp4[NVFP4_BYTES];
@@ -731,7 +789,7 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
             amax = most_u32(amax, span_magnitude(CHUNKS, x));
         }
         amax = most_u32(amax, EXCHANGE(amax, 1));
-        counts.zero = amax == 0;
+        counts.zero = amax == 0 && place.half == 0;
         scale = fp8_scale(ask, amax);
         if (place.is_row && !place.half)
             ((float *)ask->scale)[place.row] = scale;
@@ -743,7 +801,6 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
         amax = most_u32(amax, own);
         fp8_span(ask, 4, place, col, x, by, ratio(float_of(own << 16), by), &sums);
     }
-    amax = most_u32(amax, EXCHANGE(amax, 1));
     counts.refused = amax >= BF16_INF;
     end_row(place, &sums, shared);
     end_counts(place, counts, shared);
@@ -757,6 +814,29 @@ KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_rows(const struct k3_cast_ask a
     end_result(&ask, &shared);
 }
 
+/* A whole block whose scale is quick.  The next block's values take the place of those that are
+ * done: they are on their way while the rest is encoded and the threads meet. */
+INLINE void fp8_whole(const struct k3_cast_ask *ask, const int kind, struct place place, u64 col,
+                      u32 x[CHUNKS][4], struct by by, struct sums *sums)
+{
+    const u64 at = place.row * ask->cols + col;
+    /* Behind the last block comes the last once more. */
+    const u64 step = col + STRIPE < ask->cols ? STRIPE : 0;
+    const uint4 *next = (const uint4 *)((const u16 *)ask->x + at + step) + place.half;
+    uint2 *to = (uint2 *)((u8 *)ask->weight + at) + place.half;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        u32 out[2];
+        eight_quickly(kind, 0, x[c], by, sums, out);
+        uint4 v = next[2 * c];
+        x[c][0] = v.x, x[c][1] = v.y, x[c][2] = v.z, x[c][3] = v.w;
+        uint2 codes;
+        codes.x = out[0], codes.y = out[1];
+        if (place.is_row)
+            to[2 * c] = codes;
+    }
+}
+
 /* A stripe of 128 rows, block after block.  A block is read once: it waits in registers while the
  * threads find its amax.  Of three slots for that one is in use, one may still be read by who is
  * late, and one is made 0 for the next block. */
@@ -768,23 +848,34 @@ KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast
     const u64 blocks = (ask.cols + STRIPE - 1) / STRIPE;
     struct counts counts = {0, 0, 0};
     struct sums sums;
+    u32 x[CHUNKS][4];
     begin_sums(&sums);
     if (threadIdx.x < 3)
         slot[threadIdx.x] = 0;
     begin_result(&shared);
+    read_span(&ask, CHUNKS, place, 0, x);
     for (u64 block = 0; block < blocks; block++) {
-        u32 x[CHUNKS][4], *now = &slot[block % 3];
-        read_span(&ask, CHUNKS, place, block * STRIPE, x);
+        u32 *now = &slot[block % 3];
         raise_slot(now, span_magnitude(CHUNKS, x));
         u32 amax = *now;
         const struct by by = by_scale(fp8_scale(&ask, amax));
+        const float q_most = ratio(float_of(amax << 16), by);
         if (threadIdx.x == 0) {
             slot[(block + 2) % 3] = 0;
             ((float *)ask.scale)[blockIdx.x * blocks + block] = by.scale;
             counts.zero += amax == 0;
             counts.refused += amax >= BF16_INF;
         }
-        fp8_span(&ask, CHUNKS, place, block * STRIPE, x, by, ratio(float_of(amax << 16), by), &sums);
+        if (ask.cols % STRIPE == 0 && is_quick(E4M3, by, q_most)) { /* the same for all threads */
+            if (ask.is_modelopt)
+                fp8_whole(&ask, E4M3_BF16, place, block * STRIPE, x, by, &sums);
+            else
+                fp8_whole(&ask, E4M3, place, block * STRIPE, x, by, &sums);
+        } else {
+            fp8_span(&ask, CHUNKS, place, block * STRIPE, x, by, q_most, &sums);
+            if (block + 1 < blocks)
+                read_span(&ask, CHUNKS, place, (block + 1) * STRIPE, x);
+        }
     }
     end_row(place, &sums, &shared);
     end_counts(place, counts, &shared);
