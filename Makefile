@@ -46,9 +46,11 @@ $(error CONFIG is release, asan, tsan, fuzz, afl or coverage, not $(CONFIG))
 endif
 
 # ---- sources ----
-LIB_SRC   := $(wildcard formats/*.c runtime/*.c loader/*.c)
+# Casts on GPUs carry some MB of code: they are of the tool, libk3load never casts.
+CAST_SRC  := runtime/cast_gpu.c runtime/cast_kernels.c
+LIB_SRC   := $(filter-out $(CAST_SRC),$(wildcard formats/*.c runtime/*.c loader/*.c))
 MAIN_SRC  := tools/main.c
-TOOL_SRC  := $(filter-out $(MAIN_SRC),$(wildcard tools/*.c))
+TOOL_SRC  := $(filter-out $(MAIN_SRC),$(wildcard tools/*.c)) $(CAST_SRC)
 TESTS     := $(wildcard tests/test_*.c)
 MAKERS    := $(wildcard tests/make_*.c)
 SHIMS     := $(wildcard tests/shim_*.c)
@@ -128,7 +130,10 @@ HIP_WANTED  := gfx90a gfx942 gfx950
 HIP_FLAGS   := -x hip -include hip/hip_runtime.h -O3
 
 # Each architecture of the list that this compiler knows, and PTX of the newest for later ones.
-$(BUILD)/gpu/%.fatbin: runtime/%.cu $(GPU_ASK)
+$(BUILD)/gpu/cast.fatbin $(BUILD)/gpu/cast.hsaco: $(GPU_ASK)
+# Large and slow to compile, and no start waits for it: 103 runs code for 100, 120 compiles the PTX.
+$(BUILD)/gpu/cast.fatbin: CUDA_WANTED := 80 90 100
+$(BUILD)/gpu/%.fatbin: runtime/%.cu
 	$(say) NVCC $@
 	@mkdir -p $(@D)
 	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
@@ -136,7 +141,7 @@ $(BUILD)/gpu/%.fatbin: runtime/%.cu $(GPU_ASK)
 	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
-$(BUILD)/gpu/%.hsaco: runtime/%.cu $(GPU_ASK)
+$(BUILD)/gpu/%.hsaco: runtime/%.cu
 	$(say) HIPCC $@
 	@mkdir -p $(@D)
 	$(Q)flags=; for t in $(HIP_WANTED); do \
@@ -144,8 +149,12 @@ $(BUILD)/gpu/%.hsaco: runtime/%.cu $(GPU_ASK)
 	    then flags="$$flags --offload-arch=$$t"; fi; done; rm -f $@.try; \
 	    $(HIPCC) --genco $$flags $(HIP_FLAGS) -o $@ $<
 
-$(OUT)/obj/runtime/gpu_kernels.o: $(CUDA_FATBIN) $(HIP_OBJECT) $(GPU_SRC) $(GPU_ASK)
-$(OUT)/obj/runtime/gpu_kernels.o: ALL_CPPFLAGS += -DK3_GPU_SOURCES='"$(CURDIR)/runtime/"' \
+EMBEDDING := $(OUT)/obj/runtime/gpu_kernels.o $(OUT)/obj/runtime/cast_kernels.o
+$(OUT)/obj/runtime/gpu_kernels.o: $(filter %/unit_check.fatbin,$(CUDA_FATBIN)) \
+    $(filter %/unit_check.hsaco,$(HIP_OBJECT)) runtime/unit_check.cu
+$(OUT)/obj/runtime/cast_kernels.o: $(filter %/cast.fatbin,$(CUDA_FATBIN)) \
+    $(filter %/cast.hsaco,$(HIP_OBJECT)) runtime/cast.cu $(GPU_ASK)
+$(EMBEDDING): ALL_CPPFLAGS += -DK3_GPU_SOURCES='"$(CURDIR)/runtime/"' \
     $(if $(CUDA_FATBIN),-DK3_CUDA_CODE='"$(abspath $(BUILD))/gpu/"') \
     $(if $(HIP_OBJECT),-DK3_HIP_CODE='"$(abspath $(BUILD))/gpu/"')
 

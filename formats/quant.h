@@ -101,6 +101,7 @@ struct k3_qstats {
 
 void k3_qstats_init(struct k3_qstats *stats);
 void k3_qstats_merge(struct k3_qstats *into, const struct k3_qstats *other);
+bool k3_qstats_equal(const struct k3_qstats *a, const struct k3_qstats *b); /* in every bit */
 bool k3_qstats_lossless(const struct k3_qstats *stats);  /* every value came back equal */
 double k3_qstats_sqnr_db(const struct k3_qstats *stats); /* infinite where lossless */
 double k3_qstats_rel_rmse(const struct k3_qstats *stats);

@@ -87,6 +87,15 @@ void k3_qstats_merge(struct k3_qstats *into, const struct k3_qstats *other)
     into->breach_groups += other->breach_groups;
 }
 
+bool k3_qstats_equal(const struct k3_qstats *a, const struct k3_qstats *b)
+{
+    return !memcmp(a->x2.limb, b->x2.limb, sizeof a->x2.limb) &&
+           !memcmp(a->err2.limb, b->err2.limb, sizeof a->err2.limb) &&
+           a->max_abs_error == b->max_abs_error && a->value_count == b->value_count &&
+           a->group_count == b->group_count && a->saturated_groups == b->saturated_groups &&
+           a->zero_groups == b->zero_groups && a->breach_groups == b->breach_groups;
+}
+
 bool k3_qstats_lossless(const struct k3_qstats *stats)
 {
     for (size_t i = 0; i < K3_QSUM_LIMB_COUNT; i++)

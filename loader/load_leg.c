@@ -8,6 +8,7 @@
 #include "load_internal.h"
 #include "mem.h"
 #include "sha256.h"
+#include "thread.h"
 #include "workers.h"
 
 #include <stdio.h>
@@ -85,13 +86,12 @@ uint32_t k3_load_leg_threads(const struct k3_load_leg *leg, bool is_direct)
 
 /* ---- open and close ---- */
 
-static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
+/* Memory of the slots; touched, so that registering it finds huge pages. */
+static int fill_slots(struct k3_load_leg *leg, struct k3_err *err)
 {
     struct k3_load_slots *slots = &leg->slots;
     const size_t bytes = (size_t)slots->count * K3_LOAD_CHUNK_BYTES;
     void *data = NULL;
-    if (slots->count == 0)
-        return 0;
     slots->free = calloc(slots->count, sizeof *slots->free);
     slots->copying = calloc(slots->count, sizeof *slots->copying);
     if (!slots->free || !slots->copying)
@@ -103,8 +103,50 @@ static int open_slots(struct k3_load_leg *leg, struct k3_err *err)
         return rc;
     slots->data = data;
     leg->place_errno = k3_numa_prefer(&leg->place, data, bytes);
-    memset(data, 0, bytes); /* touched first: registering then finds huge pages */
-    rc = leg->dev_ops->pin(leg->dev, data, bytes, err);
+    memset(data, 0, bytes);
+    return 0;
+}
+
+struct filling {
+    struct k3_load_leg *leg;
+    int rc;
+    struct k3_err err;
+};
+
+static void *fill_slots_beside(void *context)
+{
+    struct filling *filling = context;
+    filling->rc = fill_slots(filling->leg, &filling->err);
+    return NULL;
+}
+
+/* Fresh pages take the kernel, or the host of a virtual machine, as long as a context takes to
+ * start: both at once. */
+static int open_device_and_slots(struct k3_load_leg *leg, struct k3_err *err)
+{
+    const struct k3_dev_options options = {.index = leg->device_index,
+                                           .lane_count = leg->lane_count,
+                                           .after_event = leg->load->after_event};
+    struct filling filling = {.leg = leg};
+    pthread_t thread;
+    if (leg->slots.count == 0)
+        return leg->dev_ops->open(&options, &leg->dev, err);
+    k3_err_init(&filling.err);
+    int sys_errno = k3_thread_start(&thread, fill_slots_beside, &filling);
+    if (sys_errno)
+        return k3_fail_sys(err, sys_errno, "cannot make a thread for the slots of %s", leg->name);
+    int rc = leg->dev_ops->open(&options, &leg->dev, err);
+    pthread_join(thread, NULL);
+    return rc ? rc : filling.rc ? k3_fail_as(err, &filling.err) : 0;
+}
+
+static int pin_slots(struct k3_load_leg *leg, struct k3_err *err)
+{
+    struct k3_load_slots *slots = &leg->slots;
+    const size_t bytes = (size_t)slots->count * K3_LOAD_CHUNK_BYTES;
+    if (slots->count == 0)
+        return 0;
+    int rc = leg->dev_ops->pin(leg->dev, slots->data, bytes, err);
     slots->is_pinned = !rc;
     leg->pinned_bytes = bytes;
     return rc;
@@ -127,13 +169,10 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
     else
         snprintf(leg->name, sizeof leg->name, "%s:%u", leg->dev_ops->name, leg->device_index);
     choose_sizes(leg);
-    struct k3_dev_options options = {.index = leg->device_index,
-                                     .lane_count = leg->lane_count,
-                                     .after_event = leg->load->after_event};
     int rc = leg->dev_ops->probe(leg->device_index, err);
     if (!rc) {
         find_place(leg);
-        rc = leg->dev_ops->open(&options, &leg->dev, err);
+        rc = open_device_and_slots(leg, err);
     }
     leg->batches = calloc(leg->lane_count, sizeof *leg->batches);
     if (!rc && !leg->batches)
@@ -146,7 +185,7 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
         rc = open_images(leg, err);
     if (!rc)
         rc = k3_load_scratch_open(leg, err);
-    return rc ? rc : open_slots(leg, err);
+    return rc ? rc : pin_slots(leg, err);
 }
 
 void k3_load_leg_drop_slots(struct k3_load_leg *leg)

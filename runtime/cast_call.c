@@ -19,7 +19,7 @@
 #define MX_GROUP     32u
 /* Kernels out of MXFP4 go on until all is done, whatever the number of blocks: enough for every
  * processor of a large GPU, few enough that what a block does at its end does not count. */
-#define MX_GRID_MAX  2048u
+#define MX_GRID_MAX   2048u
 #define MX_TAKE_LEAST 256u /* groups of 32 values for a block */
 /* And at most this many: sums by scale, at most 4608 a group, stay below 2^32. */
 #define MX_TAKE_MOST ((uint64_t)1 << 19)
@@ -191,13 +191,22 @@ static void add_sum(struct k3_qsum *sum, const k3_u64 limb[K3_CAST_LIMB_COUNT])
         k3_qsum_add_scaled(sum, limb[i], K3_CAST_UNIT + i * K3_CAST_LIMB_BITS);
 }
 
+/* Could rows have said this?  A broken GPU may say anything, and sums must stay in their range. */
+static bool is_plausible(const struct k3_cast_result *result)
+{
+    const k3_u64 limb_top = result->x2[K3_CAST_LIMB_COUNT - 1] |
+                            result->err2[K3_CAST_LIMB_COUNT - 1];
+    const k3_u64 infinity = (k3_u64)0x7ff << 52;
+    return limb_top >> 30 == 0 && result->max_abs_error < infinity;
+}
+
 bool k3_cast_call_take(enum k3_qfmt from, const struct k3_quant *quant, const struct k3_qrows *rows,
                        const struct k3_cast_result *result, struct k3_qstats *stats)
 {
     double most;
     struct k3_cast_call call;
     set_shape(&call, kernel_of(from, &quant->params), rows->row_count, quant->cols);
-    if (result->refused || result->done_groups != call.grid)
+    if (result->refused || result->done_groups != call.grid || !is_plausible(result))
         return false;
     memcpy(&most, &result->max_abs_error, sizeof most);
     add_sum(&stats->x2, result->x2);

@@ -42,13 +42,19 @@ struct k3_cast_gpu {
     bool has_context;
 };
 
+struct piece {
+    uint8_t *data;              /* pinned */
+    struct k3_gpu_event *event; /* behind its last copy */
+    void *target; /* where the bytes go that this copy brings; NULL: it took them there */
+    size_t bytes;
+    bool is_busy; /* the copy may not be over */
+};
+
 struct k3_cast_lane {
     const struct k3_cast_gpu *owner;
     struct k3_gpu_stream *stream;
-    struct k3_gpu_event *events[PIECE_COUNT]; /* behind the last copy of a piece */
-    bool is_busy[PIECE_COUNT];                /* that copy may not be over */
-    uint8_t *pieces;                          /* pinned */
-    uint32_t next;                            /* piece */
+    struct piece pieces[PIECE_COUNT];
+    uint32_t next; /* piece */
     struct buffer buffers[BUFFER_COUNT];
     uint64_t batch_bytes; /* of the rows of one launch */
     bool has_failed;
@@ -66,88 +72,85 @@ static const struct k3_gpu_api *api_of(const struct k3_cast_lane *lane)
 
 /* ---- bytes to the device and back ---- */
 
-static int wait_piece(struct k3_cast_lane *lane, uint32_t piece, struct k3_err *err)
+/* Its last copy is over, and what it brought lies where it was wanted. */
+static int settle_piece(struct k3_cast_lane *lane, struct piece *piece, struct k3_err *err)
 {
-    if (!lane->is_busy[piece])
+    if (!piece->is_busy)
         return 0;
-    lane->is_busy[piece] = false;
-    return judge(lane, api_of(lane)->event_synchronize(lane->events[piece]), "waiting for a copy",
-                 err);
+    piece->is_busy = false;
+    int rc = judge(lane, api_of(lane)->event_synchronize(piece->event), "waiting for a copy", err);
+    if (!rc && piece->target)
+        memcpy(piece->target, piece->data, piece->bytes);
+    return rc;
 }
 
-/* The copy of a piece was begun. */
-static int mark_piece(struct k3_cast_lane *lane, uint32_t piece, struct k3_err *err)
+/* The piece that has been copied longest, free. */
+static int take_piece(struct k3_cast_lane *lane, struct piece **piece, struct k3_err *err)
 {
-    int code = api_of(lane)->event_record(lane->events[piece], lane->stream);
-    lane->is_busy[piece] = code == K3_GPU_SUCCESS;
-    return judge(lane, code, "an event", err);
+    *piece = &lane->pieces[lane->next];
+    lane->next = (lane->next + 1) % PIECE_COUNT;
+    return settle_piece(lane, *piece, err);
 }
 
-static uint32_t take_piece(struct k3_cast_lane *lane)
+/* A copy of the piece was put on the stream. */
+static int mark_piece(struct k3_cast_lane *lane, struct piece *piece, int code, void *target,
+                      struct k3_err *err)
 {
-    uint32_t piece = lane->next;
-    lane->next = (piece + 1) % PIECE_COUNT;
-    return piece;
+    int rc = judge(lane, code, target ? "a copy back" : "a copy", err);
+    if (!rc)
+        rc = judge(lane, api_of(lane)->event_record(piece->event, lane->stream), "an event", err);
+    piece->target = target;
+    piece->is_busy = !rc;
+    return rc;
 }
 
-static uint64_t piece_bytes(uint64_t bytes, uint64_t at)
+static size_t piece_bytes(uint64_t bytes, uint64_t at)
 {
-    return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+    return bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
 }
 
+/* The source may change when this is back; the bytes are on their way. */
 static int put(struct k3_cast_lane *lane, int buffer, const void *source, uint64_t bytes,
                struct k3_err *err)
 {
+    uint8_t *to = lane->buffers[buffer].data;
+    struct piece *piece;
     int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc; at += PIECE_BYTES) {
-        const uint32_t piece = take_piece(lane);
-        const size_t count = (size_t)piece_bytes(bytes, at);
-        uint8_t *staged = lane->pieces + piece * PIECE_BYTES;
-        rc = wait_piece(lane, piece, err);
+        rc = take_piece(lane, &piece, err);
         if (rc)
             break;
-        memcpy(staged, (const uint8_t *)source + at, count);
-        int code = api_of(lane)->copy_to_device((uint8_t *)lane->buffers[buffer].data + at, staged,
-                                                count, lane->stream);
-        rc = judge(lane, code, "a copy", err);
-        if (!rc)
-            rc = mark_piece(lane, piece, err);
+        piece->bytes = piece_bytes(bytes, at);
+        memcpy(piece->data, (const uint8_t *)source + at, piece->bytes);
+        int code = api_of(lane)->copy_to_device(to + at, piece->data, piece->bytes, lane->stream);
+        rc = mark_piece(lane, piece, code, NULL, err);
     }
     return rc;
 }
 
-/* Begin the copy of the next bytes, into the next piece. */
-static int begin_get(struct k3_cast_lane *lane, int buffer, uint64_t at, uint64_t bytes,
-                     struct k3_err *err)
-{
-    const uint32_t piece = take_piece(lane);
-    int rc = wait_piece(lane, piece, err);
-    if (rc)
-        return rc;
-    int code = api_of(lane)->copy_to_host(lane->pieces + piece * PIECE_BYTES,
-                                          (uint8_t *)lane->buffers[buffer].data + at,
-                                          (size_t)piece_bytes(bytes, at), lane->stream);
-    rc = judge(lane, code, "a copy back", err);
-    return rc ? rc : mark_piece(lane, piece, err);
-}
-
-/* Pieces are begun ahead of those that are taken out. */
+/* The target is filled by the time of `finish`. */
 static int get(struct k3_cast_lane *lane, void *target, int buffer, uint64_t bytes,
                struct k3_err *err)
 {
-    uint32_t piece = lane->next;
-    uint64_t begun = 0;
+    const uint8_t *from = lane->buffers[buffer].data;
+    struct piece *piece;
     int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc; at += PIECE_BYTES) {
-        for (; begun < bytes && begun - at < PIECE_COUNT * PIECE_BYTES && !rc; begun += PIECE_BYTES)
-            rc = begin_get(lane, buffer, begun, bytes, err);
-        if (!rc)
-            rc = wait_piece(lane, piece, err);
-        if (!rc)
-            memcpy((uint8_t *)target + at, lane->pieces + piece * PIECE_BYTES,
-                   (size_t)piece_bytes(bytes, at));
-        piece = (piece + 1) % PIECE_COUNT;
+        rc = take_piece(lane, &piece, err);
+        if (rc)
+            break;
+        piece->bytes = piece_bytes(bytes, at);
+        int code = api_of(lane)->copy_to_host(piece->data, from + at, piece->bytes, lane->stream);
+        rc = mark_piece(lane, piece, code, (uint8_t *)target + at, err);
     }
+    return rc;
+}
+
+static int finish(struct k3_cast_lane *lane, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t n = 0; n < PIECE_COUNT && !rc; n++)
+        rc = settle_piece(lane, &lane->pieces[(lane->next + n) % PIECE_COUNT], err);
     return rc;
 }
 
@@ -311,6 +314,8 @@ static int cast_batch(struct k3_cast_lane *lane, struct cast *cast, struct batch
     if (!rc)
         rc = get(lane, batch->rows.scale, SCALE, batch->geom.scale_bytes, err);
     if (!rc)
+        rc = finish(lane, err);
+    if (!rc)
         take_results(cast, batch);
     return rc;
 }
@@ -437,16 +442,18 @@ int k3_cast_gpu_rows(struct k3_cast_lane *lane, const struct k3_quant *quant, en
 
 static int open_lane(struct k3_cast_lane *lane, struct k3_err *err)
 {
-    void *pieces = NULL;
+    void *data = NULL;
     int rc = judge(lane, api_of(lane)->stream_create(&lane->stream, K3_GPU_STREAM_PARALLEL),
                    "a stream", err);
-    for (uint32_t p = 0; p < PIECE_COUNT && !rc; p++)
-        rc = judge(lane, api_of(lane)->event_create(&lane->events[p], K3_GPU_EVENT_PLAIN),
-                   "an event", err);
     if (!rc)
-        rc = judge(lane, api_of(lane)->host_alloc(&pieces, K3_CAST_LANE_BYTES, HOST_PORTABLE),
+        rc = judge(lane, api_of(lane)->host_alloc(&data, K3_CAST_LANE_BYTES, HOST_PORTABLE),
                    "pinned memory", err);
-    lane->pieces = pieces;
+    for (uint32_t p = 0; p < PIECE_COUNT && !rc; p++) {
+        struct piece *piece = &lane->pieces[p];
+        piece->data = (uint8_t *)data + p * PIECE_BYTES;
+        rc = judge(lane, api_of(lane)->event_create(&piece->event, K3_GPU_EVENT_PLAIN), "an event",
+                   err);
+    }
     return rc;
 }
 
@@ -488,11 +495,11 @@ void k3_cast_lane_close(struct k3_cast_lane *lane)
         for (int b = 0; b < BUFFER_COUNT; b++)
             if (lane->buffers[b].data)
                 (void)api->mem_free(lane->buffers[b].data);
-        if (lane->pieces)
-            (void)api->host_free(lane->pieces);
+        if (lane->pieces[0].data) /* of all of them */
+            (void)api->host_free(lane->pieces[0].data);
         for (uint32_t p = 0; p < PIECE_COUNT; p++)
-            if (lane->events[p])
-                (void)api->event_destroy(lane->events[p]);
+            if (lane->pieces[p].event)
+                (void)api->event_destroy(lane->pieces[p].event);
         if (lane->stream)
             (void)api->stream_destroy(lane->stream);
         k3_gpu_leave(&lane->owner->gpu, saved);
@@ -572,7 +579,7 @@ static int self_test_cast(struct k3_cast_lane *lane, struct self_test *test, enu
     }
     if (rc || (!memcmp(test->weight[0], test->weight[1], sizeof test->weight[0]) &&
                !memcmp(test->scale[0], test->scale[1], sizeof test->scale[0]) &&
-               !memcmp(&stats[0], &stats[1], sizeof stats[0])))
+               k3_qstats_equal(&stats[0], &stats[1])))
         return rc;
     return k3_fail(err, K3_EDEVICE,
                    "device %s:%u: its cast of known values from %s to %s is not the CPU's: nothing "
@@ -614,7 +621,7 @@ static int open_gpu(struct k3_cast_gpu *gpu, const struct k3_cast_place *place, 
         rc = k3_gpu_enter(&gpu->gpu, &saved, err);
     if (rc)
         return rc;
-    rc = k3_gpu_kernels_load(&gpu->gpu, K3_GPU_CAST, &gpu->code, err);
+    rc = k3_gpu_kernels_load(&gpu->gpu, &k3_cast_program, &gpu->code, err);
     k3_gpu_leave(&gpu->gpu, saved);
     return rc;
 }

@@ -515,7 +515,7 @@ static int self_test(struct k3_dev *dev, struct k3_err *err)
 
 static int open_entered(struct k3_dev *dev, void *after_event, struct k3_err *err)
 {
-    int rc = k3_gpu_kernels_load(&dev->gpu, K3_GPU_UNIT_CHECK, &dev->code, err);
+    int rc = k3_gpu_kernels_load(&dev->gpu, &k3_unit_check_program, &dev->code, err);
     for (uint32_t i = 0; i < dev->lane_count && !rc; i++)
         rc = open_lane(dev, &dev->lanes[i], after_event, err);
     if (!rc)

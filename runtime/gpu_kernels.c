@@ -5,62 +5,26 @@
  * Invariants: an empty embedding means that the compiler was not there when this was built. */
 #include "gpu_kernels.h"
 
-#include "cast_call.h"
+#include "gpu_embed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The Makefile names the folders; no name: that compiler was not there.  Sources are always there:
- * their folder here is for analysers alone. */
-#ifdef K3_CUDA_CODE
-#define CUDA_BYTES(name) ".incbin \"" K3_CUDA_CODE name ".fatbin\"\n"
-#else
-#define CUDA_BYTES(name) ""
-#endif
-#ifdef K3_HIP_CODE
-#define HIP_BYTES(name) ".incbin \"" K3_HIP_CODE name ".hsaco\"\n"
-#else
-#define HIP_BYTES(name) ""
-#endif
-#ifndef K3_GPU_SOURCES
-#define K3_GPU_SOURCES "runtime/"
-#endif
-#define SOURCE_BYTES(file) ".incbin \"" K3_GPU_SOURCES file "\"\n"
-
-/* 64: an image of code is read in place by the drivers, which want it aligned. */
-#define EMBED(name, bytes)                                                                         \
-    __asm__(".pushsection .rodata\n"                                                               \
-            ".balign 64\n"                                                                         \
-            ".global " #name "_begin\n"                                                            \
-            ".hidden " #name "_begin\n" #name "_begin:\n" bytes ".global " #name "_end\n"          \
-            ".hidden " #name "_end\n" #name "_end:\n"                                              \
-            ".byte 0\n"                                                                            \
-            ".popsection\n");                                                                      \
-    extern const char name##_begin[];                                                              \
-    extern const char name##_end[]
-
 EMBED(k3_check_cuda, CUDA_BYTES("unit_check"));
 EMBED(k3_check_hip, HIP_BYTES("unit_check"));
-EMBED(k3_cast_cuda, CUDA_BYTES("cast"));
-EMBED(k3_cast_hip, HIP_BYTES("cast"));
-/* The byte behind a source ends the string. */
+/* The byte behind it ends the string. */
 EMBED(k3_check_source, SOURCE_BYTES("unit_check.cu"));
-/* hipRTC has no headers: they come first. */
-EMBED(k3_cast_source, SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast_num.cuh")
-                          SOURCE_BYTES("cast_rows.cuh") SOURCE_BYTES("cast_mx.cuh")
-                              SOURCE_BYTES("cast.cu"));
 
-static const char *const check_names[] = {K3_UNIT_CHECK_NAME, NULL};
+static const char *const names[] = {K3_UNIT_CHECK_NAME, NULL};
 
-static const struct program {
-    const char *file, *source, *cuda, *hip, *hip_end;
-    const char *const *names; /* of functions, NULL behind the last */
-} programs[K3_GPU_PROGRAM_COUNT] = {
-    [K3_GPU_UNIT_CHECK] = {"unit_check.cu", k3_check_source_begin, k3_check_cuda_begin,
-                           k3_check_hip_begin, k3_check_hip_end, check_names},
-    [K3_GPU_CAST] = {"cast.cu", k3_cast_source_begin, k3_cast_cuda_begin, k3_cast_hip_begin,
-                     k3_cast_hip_end, k3_cast_kernels},
+const struct k3_gpu_program k3_unit_check_program = {
+    .file = "unit_check.cu",
+    .source = k3_check_source_begin,
+    .cuda = k3_check_cuda_begin,
+    .hip = k3_check_hip_begin,
+    .hip_end = k3_check_hip_end,
+    .names = names,
 };
 
 int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err)
@@ -72,8 +36,8 @@ int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err)
                    "build it where CUDA 12 or 13 is installed");
 }
 
-static int load_module(const struct k3_gpu *gpu, const struct program *program, const void *image,
-                       struct k3_gpu_code *code, struct k3_err *err)
+static int load_module(const struct k3_gpu *gpu, const struct k3_gpu_program *program,
+                       const void *image, struct k3_gpu_code *code, struct k3_err *err)
 {
     int rc = 0;
     int result = gpu->api->module_load(&code->module, image);
@@ -96,7 +60,7 @@ static int load_module(const struct k3_gpu *gpu, const struct program *program, 
 }
 
 /* Code made ahead knows only the GPUs that its compiler knew: what is compiled here comes first. */
-static int load_hip(const struct k3_gpu *gpu, const struct program *program,
+static int load_hip(const struct k3_gpu *gpu, const struct k3_gpu_program *program,
                     struct k3_gpu_code *code, struct k3_err *err)
 {
     char *image = NULL;
@@ -121,7 +85,7 @@ static int load_hip(const struct k3_gpu *gpu, const struct program *program,
               : 0;
 }
 
-int k3_gpu_kernels_load(const struct k3_gpu *gpu, enum k3_gpu_program program,
+int k3_gpu_kernels_load(const struct k3_gpu *gpu, const struct k3_gpu_program *program,
                         struct k3_gpu_code *code, struct k3_err *err)
 {
     memset(code, 0, sizeof *code);
@@ -129,7 +93,7 @@ int k3_gpu_kernels_load(const struct k3_gpu *gpu, enum k3_gpu_program program,
     if (rc)
         return rc;
     if (gpu->api->kind == K3_GPU_HIP)
-        return load_hip(gpu, &programs[program], code, err);
+        return load_hip(gpu, program, code, err);
     code->how = "made ahead by nvcc";
-    return load_module(gpu, &programs[program], programs[program].cuda, code, err);
+    return load_module(gpu, program, program->cuda, code, err);
 }

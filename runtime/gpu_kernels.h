@@ -1,5 +1,5 @@
-/* The kernels of unit_check.cu and cast.cu as this build carries them: machine code where a
- * compiler was there, and their sources for compilers that come with a driver. */
+/* Programs for GPUs as this build carries them: machine code where a compiler was there, and the
+ * source for compilers that come with a driver. */
 #ifndef K3_GPU_KERNELS_H
 #define K3_GPU_KERNELS_H
 
@@ -24,22 +24,30 @@ _Static_assert(sizeof(struct k3_unit_ask) == 64, "layout shared with unit_check.
 /* Does this build have code for GPUs of this kind, and which?  K3_EUNSUPPORTED says what to do. */
 int k3_gpu_kernels_probe(enum k3_gpu_kind kind, struct k3_err *err);
 
-/* Each is a module of its own, so that a load does not wait for the code of casts. */
-enum k3_gpu_program { K3_GPU_UNIT_CHECK, K3_GPU_CAST, K3_GPU_PROGRAM_COUNT };
+/* What is embedded of one: a module of its own. */
+struct k3_gpu_program {
+    const char *file;          /* of its source, for messages */
+    const char *source;        /* complete: hipRTC has no files */
+    const char *cuda;          /* made by nvcc */
+    const char *hip, *hip_end; /* made by hipcc; hip == hip_end: it was not there */
+    const char *const *names;  /* of functions, NULL behind the last */
+};
+
+extern const struct k3_gpu_program k3_unit_check_program;
+extern const struct k3_gpu_program k3_cast_program; /* cast_kernels.c; some MB: not in libk3load */
 
 #define K3_GPU_FUNCTION_COUNT_MAX 16u
 
 /* A program on one GPU. */
 struct k3_gpu_code {
     struct k3_gpu_module *module;
-    struct k3_gpu_function *functions[K3_GPU_FUNCTION_COUNT_MAX]; /* unit_check.cu: one; cast.cu: in
-                                                                     the order of k3_cast_kernels */
+    struct k3_gpu_function *functions[K3_GPU_FUNCTION_COUNT_MAX]; /* as the names */
     const char *how; /* where the code came from, static */
 };
 
 /* Load a program on a GPU that the thread has entered.  Fails: K3_EUNSUPPORTED (no code for this
  * GPU), K3_EDEVICE, K3_ENOMEM.  Unload the module. */
-int k3_gpu_kernels_load(const struct k3_gpu *gpu, enum k3_gpu_program program,
+int k3_gpu_kernels_load(const struct k3_gpu *gpu, const struct k3_gpu_program *program,
                         struct k3_gpu_code *code, struct k3_err *err);
 
 /* hipRTC: compile for the GPU that the thread uses; `name` is for what it says, code is malloc'ed.

@@ -144,7 +144,9 @@ static const char *meaning(const struct api *api, struct result result)
         {5022, "it does not take these arguments"},
         {5023, "the memory is registered already"},
         {5025, "no permission for its devices or the file"},
-        {5027, "it does not know the file, and its log, cufile.log, may say why"},
+        {5027,
+         "it knows nothing of the file's drive, as where libudev.so or the database of udev is "
+         "missing; cufile.log says more"},
         {5028, "the file is registered already"},
         {5030, "an error inside of it"},
         {5033, "its kernel driver cannot be set up"},

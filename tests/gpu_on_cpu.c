@@ -39,8 +39,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#define BLOCK_MAX   256u
-#define STACK_BYTES ((size_t)256 << 10) /* a kernel's frame has some KiB, with sanitizers ten times that */
+#define BLOCK_MAX 256u
+#define STACK_BYTES                                                                                \
+    ((size_t)256 << 10) /* a kernel's frame has some KiB, with sanitizers ten times that */
 
 enum meeting { MEET_NONE, MEET_BARRIER, MEET_EXCHANGE, MEET_END };
 
@@ -278,16 +279,16 @@ static inline void raise64(unsigned long long *at, unsigned long long value)
 #define __shared__      static _Thread_local
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __noinline__                     __attribute__((noinline))
-#define threadIdx                        (group->fiber[group->current].thread)
-#define blockIdx                         (group->block)
-#define blockDim                         (group->block_size)
-#define gridDim                          (group->grid_size)
-#define __syncthreads()                  meet(MEET_BARRIER)
+#define __noinline__                      __attribute__((noinline))
+#define threadIdx                         (group->fiber[group->current].thread)
+#define blockIdx                          (group->block)
+#define blockDim                          (group->block_size)
+#define gridDim                           (group->grid_size)
+#define __syncthreads()                   meet(MEET_BARRIER)
 #define __shfl_xor_sync(all, value, bits) exchange(value, bits)
-#define __fmaf_rn(a, b, c)               fmaf(a, b, c)
-#define __fma_rn(a, b, c)                fma(a, b, c)
-#define atomicAdd(at, value)             ((void)(*(at) += (value)))
+#define __fmaf_rn(a, b, c)                fmaf(a, b, c)
+#define __fma_rn(a, b, c)                 fma(a, b, c)
+#define atomicAdd(at, value)              ((void)(*(at) += (value)))
 #define atomicMax(at, value)                                                                       \
     _Generic((at), unsigned * : raise32, unsigned long long * : raise64)(at, value)
 
@@ -303,16 +304,16 @@ gpu_kernel *gpu_on_cpu_find(const char *name)
 {
 #define ENTRY(kernel)                                                                              \
     {                                                                                              \
-        #kernel, kernel                                                                            \
+#kernel, kernel                                                                            \
     }
     static const struct {
         const char *name;
         gpu_kernel *kernel;
-    } all[] = {ENTRY(k3_cast_mxfp4),     ENTRY(k3_cast_mxfp8),       ENTRY(k3_cast_mxfp4_mse),
-               ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),       ENTRY(k3_cast_int4_g128), ENTRY(k3_cast_int4),
-               ENTRY(k3_cast_int8),      ENTRY(k3_cast_fp8_rows),    
-               ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16),     ENTRY(k3_cast_mx_mxfp8),
-               ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8),     ENTRY(k3_cast_mx_fp8_block)};
+    } all[] = {ENTRY(k3_cast_mxfp4),     ENTRY(k3_cast_mxfp8),   ENTRY(k3_cast_mxfp4_mse),
+               ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),   ENTRY(k3_cast_int4_g128),
+               ENTRY(k3_cast_int4),      ENTRY(k3_cast_int8),    ENTRY(k3_cast_fp8_rows),
+               ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16), ENTRY(k3_cast_mx_mxfp8),
+               ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8), ENTRY(k3_cast_mx_fp8_block)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i].name, name))
             return all[i].kernel;

@@ -115,7 +115,8 @@ static struct k3_io *engine(uint32_t depth)
     return io;
 }
 
-/* All bytes that arrived are those of the file, and not one behind the target was touched. */
+/* All bytes that arrived are those of the file, and not one behind the target was touched; what lies
+ * between is undefined, and NVIDIA's library brings there what its own buffer held. */
 static void check_read(const struct k3_io_read *read, const struct k3_io_done *done)
 {
     const uint8_t *data = mirror + ((char *)read->target - (char *)region);
@@ -123,9 +124,9 @@ static void check_read(const struct k3_io_read *read, const struct k3_io_done *d
     assert_int_equal(done->sys_errno, 0);
     assert_int_equal(done->bytes, bytes);
     io_files_compare(read, data, bytes);
-    for (size_t i = bytes; i < SLOT_BYTES; i++)
-        if (data[i] != POISON && (i >= read->bytes || data[i] != 0))
-            fail_msg("byte %zu behind the %zu that arrived was touched", i, bytes);
+    for (size_t i = read->bytes; i < SLOT_BYTES; i++)
+        if (data[i] != POISON)
+            fail_msg("byte %zu behind the %zu asked for was touched", i, read->bytes);
 }
 
 /* Every other one is of whole blocks, as direct reads are. */

@@ -165,18 +165,18 @@ static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
                     struct k3_cast_place *place, bool *is_gpu, struct k3_err *err)
 {
     struct k3_load_devices devices;
-    int rc = k3_load_devices_parse(opts->device, &devices, err);
+    int rc = k3_load_devices_parse(opts->cast_device, &devices, err);
     if (rc)
         return rc;
     *is_gpu = devices.ops != &k3_dev_host;
     if (devices.count != 1)
         return k3_fail(err, K3_EUSAGE, "--device %s: casts run on one GPU: write %s:%u",
-                       opts->device, devices.ops->name, devices.indices[0]);
+                       opts->cast_device, devices.ops->name, devices.indices[0]);
     if (*is_gpu && k3_policy_is_verbatim(policy))
         return k3_fail(err, K3_EUSAGE,
                        "--device %s: nothing is cast without --quant, so a GPU has nothing to do: "
                        "leave it out, or give a policy",
-                       opts->device);
+                       opts->cast_device);
     *place = (struct k3_cast_place){.kind = devices.ops == &k3_dev_hip ? K3_GPU_HIP : K3_GPU_CUDA,
                                     .index = devices.indices[0]};
     return 0;

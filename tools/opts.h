@@ -121,10 +121,11 @@ struct k3_opts {
     uint64_t memory_bytes;
     const char *revision;
     bool force;
-    uint32_t oow;     /* K3_OPT_OOW_* */
-    uint32_t config;  /* K3_OPT_CONFIG_* */
-    uint32_t worker;  /* this one of ... */
-    uint32_t workers; /* ... so many; 0: not spread, the run seals */
+    uint32_t oow;            /* K3_OPT_OOW_* */
+    const char *cast_device; /* host, cuda:N, hip:N */
+    uint32_t config;         /* K3_OPT_CONFIG_* */
+    uint32_t worker;         /* this one of ... */
+    uint32_t workers;        /* ... so many; 0: not spread, the run seals */
 
     struct k3_uints ranks; /* empty: all */
     bool check_quick;      /* verify --quick (the common --quiet is another) */

@@ -86,7 +86,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_CAST_DEVICE] = {K3_ID_CAST_DEVICE, K3_OPT_STRING, "device", "DEVICE", "host", NULL,
                            "where casts are computed: host, cuda:N or hip:N; the bytes are the "
                            "same",
-                           own_group, FIELD(device), .commands = ON(CONVERT)},
+                           own_group, FIELD(cast_device), .commands = ON(CONVERT)},
     [K3_ID_CONFIG] = {K3_ID_CONFIG, K3_OPT_CHOICE, "config", "KIND", "compressed-tensors",
                       "compressed-tensors|modelopt",
                       "for which readers a cast is described; modelopt adds hf_quant_config.json",

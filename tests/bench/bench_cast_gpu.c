@@ -479,7 +479,7 @@ static int rates(struct bench *b)
 
 static int run(struct bench *b)
 {
-    int rc = k3_gpu_kernels_load(&b->gpu, K3_GPU_CAST, &b->code, &b->err);
+    int rc = k3_gpu_kernels_load(&b->gpu, &k3_cast_program, &b->code, &b->err);
     rc = rc ? rc
             : judge(b, b->gpu.api->stream_create(&b->stream, K3_GPU_STREAM_PARALLEL), "stream");
     const size_t part = b->is_check ? 16 : 1;

@@ -34,7 +34,17 @@ cp "$root/tests/real/common.bash" "$dir/tests/real/"
 find "$out" -type f -size +1k -exec ldd {} + 2>/dev/null | awk '/=> \// { print $3 }' | sort -u |
     { grep -vE '/(libc|libm|libpthread|libdl|librt|libgcc_s|libstdc\+\+|ld-linux[^/]*)\.so' || true; } |
     while read -r library; do cp -L "$library" "$dir/lib/"; done
-[ -z "$cufile" ] || cp -L "$cufile"/libcufile*.so* "$dir/cufile/"
+# cuFile opens libudev.so and libmount.so by these names, which only packages for developers have, and
+# without them knows no file (5027); libnuma too.
+if [ -n "$cufile" ]; then
+    cp -L "$cufile"/libcufile*.so* "$dir/cufile/"
+    for name in libudev libmount libnuma libblkid libselinux libpcre2-8; do
+        library=$(ldconfig -p | awk -v n="$name.so." 'index($1, n) == 1 { print $NF; exit }')
+        [ -n "$library" ] || continue
+        cp -L "$library" "$dir/cufile/"
+        ln -sf "$(basename "$library")" "$dir/cufile/$name.so"
+    done
+fi
 cat >"$dir/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # run.sh: all tests of tests/gpu.  run.sh COMMAND…: one, such as tests/gpu/cufile.sh.

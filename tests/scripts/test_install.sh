@@ -67,4 +67,6 @@ done
 exported=$(nm -D --defined-only "$lib/libk3load.so.0" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort)
 listed=$(awk '/^ *k3_/ { sub(/;/, ""); print $1 }' "$K3_SOURCE/loader/k3_load.map" | sort)
 [ "$exported" = "$listed" ]; ok $? "exported names are those of the version script"
+! grep -q 'MX_KERNEL(k3_cast_mx_nvfp4' "$lib/libk3load.so.0" && grep -q 'MX_KERNEL(k3_cast_mx_nvfp4' "$K3"
+ok $? "the GPU code of casts is in the tool, not in the library"
 exit $failed

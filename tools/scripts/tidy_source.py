@@ -245,20 +245,21 @@ def source_files(root):
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else "."
     files = list(source_files(root))
-    homes = {os.path.basename(f): layer_of(f) for f in files if f.endswith(".h") and layer_of(f)}
+    homes = {os.path.basename(f): layer_of(f) for f in files
+             if f.endswith((".h", ".cuh")) and layer_of(f)}
     seen, users = {}, {}
     for path in files:
         suffix = os.path.splitext(path)[1]
-        if suffix in (".c", ".h", ".cu", ".py", ".sh"):
+        if suffix in (".c", ".h", ".cu", ".cuh", ".py", ".sh"):
             base = os.path.basename(path)
             if base in seen:
                 problem(path, 1, "unique", f"there is {seen[base]} too; file names are unique")
             seen[base] = path
-        if suffix not in (".c", ".h", ".cu", ".py", ".sh", ".md") and path != "Makefile":
+        if suffix not in (".c", ".h", ".cu", ".cuh", ".py", ".sh", ".md") and path != "Makefile":
             continue
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
             text = f.read()
-        if suffix in (".c", ".h", ".cu"):
+        if suffix in (".c", ".h", ".cu", ".cuh"):
             check_c(path, text, homes, users)
         for match in LEFTOVER.finditer(text):
             problem(path, line_of(text, match.start()), "leftover", match.group(0))
