@@ -138,7 +138,7 @@ $(BUILD)/gpu/%.fatbin: runtime/%.cu
 	@mkdir -p $(@D)
 	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
 	    case "$$known" in *sm_$$n*) flags="$$flags -gencode arch=compute_$$n,code=sm_$$n"; last=$$n;; esac; done; \
-	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
+	    $(NVCC) --threads 2 -fatbin -Xfatbin=-compress-all $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
 $(BUILD)/gpu/%.hsaco: runtime/%.cu

@@ -92,7 +92,7 @@ INLINE float slow_value(int kind, float x, float scale, u32 *code)
         *code = (raised_int(INT8, q, &value) ^ 0x80) & 0xff;
     } else if (kind == INT4) {
         *code = raised_int(INT4, q, &value) & 15;
-    } else if (kind == E2M1) {
+    } else if (IS_E2M1(kind)) {
         *code = e2m1_code(q);
         value = e2m1_value(*code);
     } else {
@@ -156,10 +156,11 @@ INLINE u32 round_pair(const int kind, float q0, float q1, float *value)
         u32 a = raised_int(kind, q0, &value[0]), b = raised_int(kind, q1, &value[1]);
         return a + (b << (kind == INT8 ? 8 : 4));
     }
-    value[0] = nearest_float(kind, fabsf(q0));
-    value[1] = nearest_float(kind, fabsf(q1));
-    u32 a = raised_code(kind, value[0]), b = raised_code(kind, value[1]);
-    if (kind == E2M1)
+    const int as = IS_E2M1(kind) ? E2M1 : E4M3, clips = kind != E2M1;
+    value[0] = nearest_float(as, clips, fabsf(q0));
+    value[1] = nearest_float(as, clips, fabsf(q1));
+    u32 a = raised_code(as, value[0]), b = raised_code(as, value[1]);
+    if (as == E2M1)
         return (a + (b << 4)) >> CODE_BIT(E2M1);
     value[0] = q0 < 0.0f ? -value[0] : value[0];
     value[1] = q1 < 0.0f ? -value[1] : value[1];
@@ -173,6 +174,8 @@ INLINE u32 nibble_signs(const u32 *x)
     return (bytes_of(a, b, 0x5410) >> 4 & 0x08080808u) | (bytes_of(a, b, 0x7632) & 0x80808080u);
 }
 
+#define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
+
 /* Eight values by a scale that has an inverse, none above 1.7 times what the format holds.  Then x
  * and what its code stands for are within a factor of two, or the code is 0: so their difference is
  * an FP32 number, and its square, as that of x, an FP64 number: fused sums are the same.  By a power
@@ -180,14 +183,17 @@ INLINE u32 nibble_signs(const u32 *x)
 INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
                           struct sums *sums, u32 *out)
 {
+    u32 from[4];
     out[0] = out[1] = 0;
+#pragma unroll
+    for (int k = 0; k < EIGHT / 2; k++)
+        from[k] = IS_E2M1(kind) ? x[k] & MAGNITUDES : x[k];
 #pragma unroll
     for (int k = 0; k < EIGHT / 2; k++) {
         float a[2], q[2], value[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u32 bits = bits_at(x, 2 * k + i);
-            a[i] = float_of(kind == E2M1 ? bits & MAGNITUDE : bits);
+            a[i] = float_of(bits_at(from, 2 * k + i));
             q[i] = quotient(is_pow2, a[i], by);
             if (kind == E4M3_BF16)
                 q[i] = float_of(bf16_rounded(bits_of(q[i])));
@@ -207,7 +213,7 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
             sums->most = fmaxf(sums->most, fabsf(d));
         }
     }
-    if (kind == E2M1)
+    if (IS_E2M1(kind))
         out[0] |= nibble_signs(x);
     if (kind == INT4)
         out[0] -= INT_BASE * 0x11111111u;
@@ -219,7 +225,7 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
 
 INLINE int is_quick(const int kind, struct by by, float q_most)
 {
-    return by.inverse > 0.0f && q_most <= 1.7f * most_of(kind);
+    return by.inverse > 0.0f && (kind == E2M1 ? q_most < 7.0f : q_most <= 1.7f * most_of(kind));
 }
 
 /* A span by the scales of its chunks. */
@@ -254,8 +260,8 @@ INLINE void encode_span(const int kind, const int is_pow2, const int chunks, int
 INLINE u32 magnitude_of(const u32 *x)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const u32 both = 0x7fff7fffu;
-    u32 most = __vmaxu2(__vmaxu2(x[0] & both, x[1] & both), __vmaxu2(x[2] & both, x[3] & both));
+    u32 most = __vmaxu2(__vmaxu2(x[0] & MAGNITUDES, x[1] & MAGNITUDES),
+                        __vmaxu2(x[2] & MAGNITUDES, x[3] & MAGNITUDES));
     return most_u32(most >> 16, most & 0xffff);
 #else
     u32 high = 0, low = 0; /* as FP32 bits, whose lower half is noise */
@@ -443,16 +449,20 @@ INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_
 #define INT4_G 4
 #define INT8_G 3
 #define INT4_G128 5
-#define IS_MX(format)   ((format) <= MXFP8)
+#define MXFP4_CLIP 6 /* rules that clip: floor, mse */
+#define IS_MX(format)   ((format) <= MXFP8 || (format) == MXFP4_CLIP)
+#define IS_INT4(format) ((format) == INT4_G || (format) == INT4_G128)
 #define KIND_OF(format) \
     ((format) == MXFP8    ? E4M3                                                                   \
      : (format) == INT8_G ? INT8                                                                   \
-     : (format) >= INT4_G ? INT4                                                                   \
-                          : E2M1)
+     : IS_INT4(format)    ? INT4                                                                   \
+     : (format) == MXFP4_CLIP                                                                      \
+         ? E2M1_CLIP                                                                               \
+         : E2M1)
 #define CHUNKS_OF(format) ((format) == INT4_G128 ? 8 : 4) /* in a span */
 #define EACH_OF(format)   ((format) == NVFP4 ? 1 : (format) == INT4_G128 ? 8 : 2) /* in a group */
 #define GROUPS_MOST       4 /* in a span */
-#define IS_WIDE(format)   ((format) >= INT4_G || (format) == INT8_G) /* scales of 16 bits */
+#define IS_WIDE(format)   (IS_INT4(format) || (format) == INT8_G) /* scales of 16 bits */
 
 #define NVFP4_ZERO_BYTE 0x20u
 #define NVFP4_ONE_BYTE  0x38u
@@ -476,7 +486,7 @@ INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, cons
     rule.is_modelopt = ask->is_modelopt;
     rule.nvfp4 = nvfp4;
     rule.amax_by = by_scale(format == INT8_G   ? 127.5f
-                            : format >= INT4_G ? 7.5f
+                            : IS_INT4(format) ? 7.5f
                             : rule.is_modelopt ? E2M1_MOST * rule.global
                                                : E2M1_MOST);
     return rule;
@@ -575,7 +585,7 @@ INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             float a = float_of(bits_at(x[c], i) & MAGNITUDE);
-            float value = nearest_float(kind, a * inverse);
+            float value = nearest_float(IS_E2M1(kind) ? E2M1 : E4M3, 1, a * inverse);
             double d = (double)a - (double)fminf(PRODUCT(value, scale), FLOAT_MOST);
             double square = PRODUCT_DOUBLE(d, d);
             lane[i] += square;
@@ -716,7 +726,8 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
 
 GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, 5)
 GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, 6)
-GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1, 3)
+GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, 5)
+GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
 GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
 GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
