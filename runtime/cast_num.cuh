@@ -47,7 +47,9 @@ typedef unsigned char u8;
 
 #define EIGHT       8   /* values that a thread reads at once */
 #define CHUNKS      8   /* of those in a span, at most */
-#define SPAN_OF(chunks) ((u32)(chunks) * 2 * EIGHT) /* columns; 64 where groups allow: fewer registers */
+/* Columns; 64 where groups allow, which takes fewer registers. */
+#define SPAN_OF(chunks) ((u32)(chunks) * 2 * EIGHT)
+
 #define PAIR_BLOCK  128 /* threads of a group of threads, two for each row */
 #define STRIPE      128 /* rows and columns of an FP8 block */
 #define STRIPE_BLOCK (2 * STRIPE)
