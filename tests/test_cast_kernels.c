@@ -78,6 +78,9 @@ static int on_cpu(const struct job *job)
                                    : k3_quant_rows(&job->quant, &rows, &wanted.stats, &err);
 }
 
+/* Where it is not 0: kernels that go on until all is done run with so few groups of threads. */
+static unsigned few_groups;
+
 /* False: refused. */
 static bool by_kernel(const struct job *job)
 {
@@ -88,7 +91,10 @@ static bool by_kernel(const struct job *job)
     gpu_kernel *kernel = gpu_on_cpu_find(call.kernel);
     assert_non_null(kernel);
     assert_false(k3_cast_call_take(job->from, &job->quant, &rows, &result, &found.stats));
-    gpu_on_cpu_run(kernel, call.grid, call.block, &call.ask);
+    unsigned grid = few_groups && few_groups < call.grid ? few_groups : call.grid;
+    gpu_on_cpu_run(kernel, grid, call.block, &call.ask);
+    assert_int_equal(result.done_groups, grid);
+    result.done_groups = call.grid;
     return k3_cast_call_take(job->from, &job->quant, &rows, &result, &found.stats);
 }
 
@@ -274,6 +280,19 @@ static void all_shapes(void **state)
         }
 }
 
+/* Blocks whose largest values fall from left to right, so that what one leaves behind would be seen
+ * in the next. */
+static void falling_blocks(void **state)
+{
+    static const uint64_t cols[] = {1024, 1000};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        for (uint64_t k = 0; k < 130 * cols[i]; k++)
+            values[k] = weight_like(-4 - 2 * (int)(k % cols[i] / 128));
+        all_variants(K3_Q_FP8_BLOCK, 130, cols[i]);
+    }
+}
+
 /* Each finite code in a group with its neighbours, so that amax takes all values. */
 static void all_codes(void **state)
 {
@@ -393,6 +412,20 @@ static void mx_shapes(void **state)
     }
 }
 
+/* A group of threads that takes several pieces, as in large matrices; scales that fall. */
+static void mx_several_pieces(void **state)
+{
+    (void)state;
+    for (few_groups = 1; few_groups < 4; few_groups += 2) {
+        fill_mx(260, 992, 119, 6);
+        for (uint64_t g = 0; g < 260 * 31; g++)
+            code_scales[g] = (uint8_t)(code_scales[g] > 30 ? code_scales[g] - g % 31 / 4 : 30);
+        mx_all(260, 992, true);
+        mx_all(260, 992, false);
+    }
+    few_groups = 0;
+}
+
 /* Every code at every scale. */
 static void mx_all_codes(void **state)
 {
@@ -474,11 +507,12 @@ static void quick_quotients(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_fills),    cmocka_unit_test(all_shapes),
-        cmocka_unit_test(all_codes),    cmocka_unit_test(wrong_globals),
-        cmocka_unit_test(not_finite),   cmocka_unit_test(mx_windows),
-        cmocka_unit_test(mx_shapes),    cmocka_unit_test(mx_all_codes),
-        cmocka_unit_test(mx_nan_scale), cmocka_unit_test(quick_quotients),
+        cmocka_unit_test(all_fills),         cmocka_unit_test(all_shapes),
+        cmocka_unit_test(all_codes),         cmocka_unit_test(wrong_globals),
+        cmocka_unit_test(not_finite),        cmocka_unit_test(mx_windows),
+        cmocka_unit_test(mx_shapes),         cmocka_unit_test(mx_all_codes),
+        cmocka_unit_test(mx_several_pieces), cmocka_unit_test(falling_blocks),
+        cmocka_unit_test(mx_nan_scale),      cmocka_unit_test(quick_quotients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
