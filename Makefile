@@ -138,7 +138,7 @@ $(BUILD)/gpu/%.fatbin: runtime/%.cu
 	@mkdir -p $(@D)
 	$(Q)known=$$($(NVCC) --list-gpu-code); flags=; last=; for n in $(CUDA_WANTED); do \
 	    case "$$known" in *sm_$$n*) flags="$$flags -gencode arch=compute_$$n,code=sm_$$n"; last=$$n;; esac; done; \
-	    $(NVCC) --threads 2 -fatbin $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
+	    $(NVCC) --threads 2 -fatbin -Xfatbin=-compress-all $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
 $(BUILD)/gpu/%.hsaco: runtime/%.cu
@@ -210,7 +210,7 @@ $(OUT)/tests/shim_%.so: tests/shim_%.c tests/shim_use.h $(OUT)/flags
 
 # ---- fake drivers: the same source under the names of both kinds; each exports its list only ----
 fake_so = $(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) $(ALL_LDFLAGS) -shared -Wl,-soname,$(notdir $(1)) \
-    -Wl,--version-script=$(2) -Wl,--exclude-libs,ALL $(3) $(LIB_A) -lcrypto -lpthread -ldl -o $(1)
+    -Wl,--version-script=$(2) -Wl,--exclude-libs,ALL $(3) $(LIB_A) -lcrypto -lpthread -ldl -lm -o $(1)
 FAKE_GPU  := tests/fake_gpu.c tests/fake_gpu_state.c tests/fake_gpu_stream.c tests/fake_gpu_cast.c tests/gpu_on_cpu.c
 FAKE_DEPS := $(OUT)/flags $(LIB_A) $(wildcard tests/fake_* tests/gpu_on_cpu.*) $(GPU_SRC) $(GPU_ASK)
 ROCM_NEXT = ln -sf $(@F) $(@:.6=.7) # a newer driver of this machine must not come first

@@ -39,7 +39,7 @@ struct k3_cast_result {
     k3_u64 saturated_groups;
     k3_u64 zero_groups;
     k3_u64 breach_groups;
-    k3_u64 refused; /* values or groups that the cast does not take; output is then undefined */
+    k3_u64 refused;     /* values or groups that the cast does not take; output is then undefined */
     k3_u64 done_groups; /* groups of threads that came to their end */
     k3_u64 reserved[2];
 };

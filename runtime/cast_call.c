@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct k3_cast_result) == 384, "layout shared with cast.cu
 enum kernel {
     MXFP4,
     MXFP8,
+    MXFP4_FLOOR,
     MXFP4_MSE,
     MXFP8_MSE,
     NVFP4,
@@ -51,6 +52,7 @@ enum kernel {
 const char *const k3_cast_kernels[] = {
     [MXFP4] = "k3_cast_mxfp4",
     [MXFP8] = "k3_cast_mxfp8",
+    [MXFP4_FLOOR] = "k3_cast_mxfp4_floor",
     [MXFP4_MSE] = "k3_cast_mxfp4_mse",
     [MXFP8_MSE] = "k3_cast_mxfp8_mse",
     [NVFP4] = "k3_cast_nvfp4",
@@ -87,7 +89,7 @@ static enum kernel kernel_of(enum k3_qfmt from, const struct k3_qparams *params)
     }
     switch (params->to) {
     case K3_Q_MXFP4:
-        return is_mse ? MXFP4_MSE : MXFP4;
+        return is_mse ? MXFP4_MSE : params->rule == K3_SCALE_FLOOR ? MXFP4_FLOOR : MXFP4;
     case K3_Q_MXFP8:
         return is_mse ? MXFP8_MSE : MXFP8;
     case K3_Q_NVFP4:

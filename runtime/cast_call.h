@@ -7,7 +7,7 @@
 #include "quant.h"
 
 struct k3_cast_call {
-    const char *kernel; /* its name in the module; static */
+    const char *kernel;   /* its name in the module; static */
     unsigned grid, block; /* groups of threads, and threads in each; one dimension */
     struct k3_cast_ask ask;
 };
@@ -23,8 +23,8 @@ void k3_cast_call_make(enum k3_qfmt from, const struct k3_quant *quant, const st
                        uint64_t result, struct k3_cast_call *out);
 
 /* Add what the launch of these rows said to *stats.  False, and nothing is added: the cast does not
- * take them, and k3_quant_rows or k3_mx_rows of the same rows says why; or, where these find nothing
- * wrong, the launch did not do all that was asked. */
+ * take them, and k3_quant_rows or k3_mx_rows of the same rows says why; or, where these find
+ * nothing wrong, the launch did not do all that was asked. */
 bool k3_cast_call_take(enum k3_qfmt from, const struct k3_quant *quant, const struct k3_qrows *rows,
                        const struct k3_cast_result *result, struct k3_qstats *stats);
 

@@ -19,27 +19,36 @@
 #define NVFP4_TOP    8
 #define NVFP4_SPREAD 17
 
+/* Neighbours often have the same scale and would wait for each other: so they add to different
+ * copies, which lie in different banks. */
+#define COPIES     4
+#define COPY_WORDS (256 + 8)
+
 /* What a group of threads shares. */
 struct mx_shared {
     struct k3_cast_result result;
-    u32 by_scale[256];     /* sums of (2 * value)^2; cast_call.c sees to it that they fit */
+    u32 by_scale[COPIES][COPY_WORDS]; /* sums of (2 * value)^2; cast_call.c sees that they fit */
     u32 table[BLOCK_ROWS][2]; /* FP8 blocks: E4M3 bytes of magnitudes 0 ... 7 by shift */
     u32 slot[3];
 };
 
 INLINE void begin_mx(struct mx_shared *shared)
 {
-    for (u32 i = threadIdx.x; i < 256; i += MX_BLOCK)
-        shared->by_scale[i] = 0;
+    for (u32 i = threadIdx.x; i < COPIES * COPY_WORDS; i += MX_BLOCK)
+        ((u32 *)shared->by_scale)[i] = 0;
     begin_result(&shared->result);
 }
 
 INLINE void end_mx(const struct k3_cast_ask *ask, struct mx_shared *shared)
 {
     __syncthreads();
-    for (u32 byte = threadIdx.x; byte < E8M0_NAN; byte += MX_BLOCK)
-        if (shared->by_scale[byte]) /* in units of 2^(2 (byte - 127) - 2) */
-            add_at(shared->result.x2, shared->by_scale[byte], 2 * (int)byte - 256 - K3_CAST_UNIT);
+    for (u32 byte = threadIdx.x; byte < E8M0_NAN; byte += MX_BLOCK) {
+        u64 sum = 0;
+        for (u32 copy = 0; copy < COPIES; copy++)
+            sum += shared->by_scale[copy][byte];
+        if (sum) /* in units of 2^(2 (byte - 127) - 2) */
+            add_at(shared->result.x2, sum, 2 * (int)byte - 256 - K3_CAST_UNIT);
+    }
     end_result(ask, &shared->result);
 }
 
@@ -87,11 +96,17 @@ INLINE u32 squares(u32 bytes)
 #define E4M3_LOW   0x3c383000u
 #define E4M3_HIGH  0x4c484440u
 
-/* Sum of (2 * value)^2 of a whole group: the same in its four threads. */
+/* Sum of (2 * value)^2 of eight codes. */
+INLINE u32 word_squares(u32 codes)
+{
+    return squares(pick(TWICE_LOW, TWICE_HIGH, codes)) +
+           squares(pick(TWICE_LOW, TWICE_HIGH, codes >> 16));
+}
+
+/* Of a whole group: the same in its four threads. */
 INLINE u32 group_squares(u32 codes)
 {
-    u32 sum = squares(pick(TWICE_LOW, TWICE_HIGH, codes)) +
-              squares(pick(TWICE_LOW, TWICE_HIGH, codes >> 16));
+    u32 sum = word_squares(codes);
     sum += EXCHANGE(sum, 1);
     return sum + EXCHANGE(sum, 2);
 }
@@ -128,7 +143,15 @@ INLINE void count_group(struct mx_shared *shared, const struct mx_word *w, struc
         return;
     counts->zero += w->sum == 0;
     if (w->sum)
-        atomicAdd(&shared->by_scale[w->scale], w->sum);
+        atomicAdd(&shared->by_scale[w->word / MX_WORDS % COPIES][w->scale], w->sum);
+}
+
+INLINE void end_mx_counts(struct mx_shared *shared, struct counts counts)
+{
+    if (counts.zero)
+        atomicAdd(&shared->result.zero_groups, (u64)counts.zero);
+    if (counts.refused)
+        atomicAdd(&shared->result.refused, (u64)counts.refused);
 }
 
 INLINE double e2m1_double(u32 code, int scale)
@@ -262,36 +285,62 @@ INLINE u32 nvfp4_scale(int k, int max)
 }
 
 /* Codes of a group that is out of the window. */
-APART u32 nvfp4_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                       const struct mx_word *w, int max)
+APART uint4 nvfp4_slowly(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                         const struct mx_word *w, int max, uint4 codes)
 {
+    const u32 words[MX_WORDS] = {codes.x, codes.y, codes.z, codes.w};
     int scale = (int)w->scale, used = scale > max ? max : max - NVFP4_SPREAD;
-    u32 out = 0;
+    u32 out[MX_WORDS] = {0, 0, 0, 0};
     meet_breach(ask, shared, w);
 #pragma unroll 1
-    for (int i = 0; i < EIGHT; i++) {
-        u32 code = w->codes >> (4 * i) & 15;
+    for (int i = 0; i < MX_WORDS * EIGHT; i++) {
+        u32 code = words[i / EIGHT] >> (4 * (i % EIGHT)) & 15;
         double x = e2m1_double(code, scale);
         if (ask->oow == OOW_REQUANT)
             code = e2m1_code((float)(x * double_pow2(127 - used)));
-        out |= code << (4 * i);
+        out[i / EIGHT] |= code << (4 * (i % EIGHT));
         add_breach(shared, x, e2m1_double(code, used));
     }
-    return out;
+    uint4 all;
+    all.x = out[0], all.y = out[1], all.z = out[2], all.w = out[3];
+    return all;
 }
 
-INLINE void to_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                     const struct mx_word *w, int max)
+/* A thread takes a group here: no more than its scale is made anew, so memory is all. */
+INLINE void mx_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared)
 {
-    int scale = (int)w->scale;
-    u32 codes = w->codes;
-    if (w->sum && (scale > max || max - scale > NVFP4_SPREAD)) {
-        struct mx_word copy = *w;
-        codes = nvfp4_slowly(ask, shared, &copy, max);
+    const u64 groups = ask->row_count * (ask->cols / (MX_WORDS * EIGHT));
+    const int max = nvfp4_max(ask);
+    struct counts counts = {0, 0, 0};
+    for (u64 first = (u64)blockIdx.x * MX_PASS; first < groups; first += (u64)gridDim.x * MX_PASS) {
+        uint4 codes[MX_READS];
+        u32 scale[MX_READS];
+#pragma unroll
+        for (int k = 0; k < MX_READS; k++) {
+            u64 g = first + (u32)k * MX_BLOCK + threadIdx.x;
+            g = g < groups ? g : groups - 1;
+            codes[k] = ((const uint4 *)ask->x)[g];
+            scale[k] = ((const u8 *)ask->x_scale)[g];
+        }
+#pragma unroll
+        for (int k = 0; k < MX_READS; k++) {
+            const u64 g = first + (u32)k * MX_BLOCK + threadIdx.x;
+            uint4 out = codes[k];
+            struct mx_word w = {g * MX_WORDS, 0, scale[k], 0, 1};
+            w.sum = word_squares(out.x) + word_squares(out.y) + word_squares(out.z) +
+                    word_squares(out.w);
+            if (g >= groups)
+                continue;
+            count_group(shared, &w, &counts);
+            if (w.sum && ((int)w.scale > max || max - (int)w.scale > NVFP4_SPREAD)) {
+                struct mx_word copy = w; /* so that the word itself stays in registers */
+                out = nvfp4_slowly(ask, shared, &copy, max, out);
+            }
+            ((uint4 *)ask->weight)[g] = out;
+            ((u16 *)ask->scale)[g] = (u16)(nvfp4_scale((int)w.scale, max) * 0x101);
+        }
     }
-    ((u32 *)ask->weight)[w->word] = codes;
-    if (w->is_first)
-        ((u16 *)ask->scale)[w->word / MX_WORDS] = (u16)(nvfp4_scale(scale, max) * 0x101);
+    end_mx_counts(shared, counts);
 }
 
 /* -- group by group, whatever the rows -- */
@@ -299,12 +348,10 @@ INLINE void to_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared,
 #define TO_BF16  0
 #define TO_MXFP8 1
 #define TO_INT8  2
-#define TO_NVFP4 3
 
 INLINE void mx_groups(const struct k3_cast_ask *ask, const int to, struct mx_shared *shared)
 {
     const u64 words = ask->row_count * (ask->cols / EIGHT);
-    const int max = to == TO_NVFP4 ? nvfp4_max(ask) : 0;
     struct counts counts = {0, 0, 0};
     for (u64 first = (u64)blockIdx.x * MX_PASS; first < words; first += (u64)gridDim.x * MX_PASS) {
         u32 codes[MX_READS], scale[MX_READS];
@@ -329,31 +376,26 @@ INLINE void mx_groups(const struct k3_cast_ask *ask, const int to, struct mx_sha
                 to_bf16(ask, shared, &w);
             else if (to == TO_MXFP8)
                 to_mxfp8(ask, &w);
-            else if (to == TO_INT8)
-                to_int8(ask, &w);
             else
-                to_nvfp4(ask, shared, &w, max);
+                to_int8(ask, &w);
         }
     }
-    if (counts.zero)
-        atomicAdd(&shared->result.zero_groups, (u64)counts.zero);
-    if (counts.refused)
-        atomicAdd(&shared->result.refused, (u64)counts.refused);
+    end_mx_counts(shared, counts);
 }
 
-#define MX_KERNEL(name, to)                                                                        \
+#define MX_KERNEL(name, work)                                                                      \
     KERNEL __launch_bounds__(MX_BLOCK) name(const struct k3_cast_ask ask)                          \
     {                                                                                              \
         __shared__ struct mx_shared shared;                                                        \
         begin_mx(&shared);                                                                         \
-        mx_groups(&ask, to, &shared);                                                              \
+        work;                                                                                      \
         end_mx(&ask, &shared);                                                                     \
     }
 
-MX_KERNEL(k3_cast_mx_bf16, TO_BF16)
-MX_KERNEL(k3_cast_mx_mxfp8, TO_MXFP8)
-MX_KERNEL(k3_cast_mx_int8, TO_INT8)
-MX_KERNEL(k3_cast_mx_nvfp4, TO_NVFP4)
+MX_KERNEL(k3_cast_mx_bf16, mx_groups(&ask, TO_BF16, &shared))
+MX_KERNEL(k3_cast_mx_mxfp8, mx_groups(&ask, TO_MXFP8, &shared))
+MX_KERNEL(k3_cast_mx_int8, mx_groups(&ask, TO_INT8, &shared))
+MX_KERNEL(k3_cast_mx_nvfp4, mx_nvfp4(&ask, &shared))
 
 /* -- FP8 blocks -- */
 
@@ -445,10 +487,7 @@ KERNEL __launch_bounds__(MX_BLOCK) k3_cast_mx_fp8_block(const struct k3_cast_ask
         if (threadIdx.x == 0)
             shared.slot[(turn + 2) % 3] = 0;
     }
-    if (counts.zero)
-        atomicAdd(&shared.result.zero_groups, (u64)counts.zero);
-    if (counts.refused)
-        atomicAdd(&shared.result.refused, (u64)counts.refused);
+    end_mx_counts(&shared, counts);
     end_mx(&ask, &shared);
 }
 

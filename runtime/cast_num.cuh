@@ -47,7 +47,9 @@ typedef unsigned char u8;
 
 #define EIGHT       8   /* values that a thread reads at once */
 #define CHUNKS      8   /* of those in a span, at most */
-#define SPAN_OF(chunks) ((u32)(chunks) * 2 * EIGHT) /* columns; 64 where groups allow: fewer registers */
+/* Columns; 64 where groups allow, which takes fewer registers. */
+#define SPAN_OF(chunks) ((u32)(chunks) * 2 * EIGHT)
+
 #define PAIR_BLOCK  128 /* threads of a group of threads, two for each row */
 #define STRIPE      128 /* rows and columns of an FP8 block */
 #define STRIPE_BLOCK (2 * STRIPE)
@@ -65,13 +67,15 @@ typedef unsigned char u8;
 #define E4M3_BF16 2 /* the quotient is rounded to BF16 before */
 #define INT8      3
 #define INT4      4
-#define IS_INT(kind)    ((kind) >= INT8)
-#define IS_NIBBLE(kind) ((kind) == E2M1 || (kind) == INT4)
+#define E2M1_CLIP 5 /* E2M1 by a rule that clips: quotients of 7 and more are usual */
+#define IS_INT(kind)    ((kind) == INT8 || (kind) == INT4)
+#define IS_E2M1(kind)   ((kind) == E2M1 || (kind) == E2M1_CLIP)
+#define IS_NIBBLE(kind) (IS_E2M1(kind) || (kind) == INT4)
 
 /* What the largest quotient should be; above it values are clipped. */
 INLINE float most_of(const int kind)
 {
-    return kind == E2M1 ? E2M1_MOST : kind == INT8 ? 127.5f : kind == INT4 ? 7.5f : E4M3_MOST;
+    return IS_E2M1(kind) ? E2M1_MOST : kind == INT8 ? 127.5f : kind == INT4 ? 7.5f : E4M3_MOST;
 }
 
 /* ---- numbers, as formats/num.c has them ---- */
@@ -125,11 +129,12 @@ INLINE double double_pow2(int exponent)
 
 /* A magnitude to the nearest number of E2M1 or E4M3, by one addition: of a number whose unit in the
  * last place is the step of codes in the magnitude's binade; below the smallest normal value the
- * step stays. */
-INLINE float nearest_float(const int kind, float magnitude)
+ * step stays.  Of E2M1, whose magnitudes below 7 become 6 at most, it clips where that is asked. */
+INLINE float nearest_float(const int kind, const int clips, float magnitude)
 {
     const float least = kind == E2M1 ? 1.0f : 0x1p-6f;
-    float a = fminf(magnitude, kind == E2M1 ? E2M1_MOST : E4M3_MOST);
+    float a = kind == E2M1 && !clips ? magnitude
+                                     : fminf(magnitude, kind == E2M1 ? E2M1_MOST : E4M3_MOST);
     u32 binade = bits_of(fmaxf(a, least)) & 0x7f800000u;
     float adder = float_of(binade + ((kind == E2M1 ? 22u : 20u) << 23));
     return (a + adder) - adder;
@@ -152,7 +157,13 @@ INLINE float e4m3_value(u32 code)
 
 INLINE u32 e4m3_code(float x)
 {
-    return raised_code(E4M3, nearest_float(E4M3, fabsf(x))) >> 20 | (bits_of(x) >> 24 & 0x80);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(x));
+    return codes;
+#else
+    return raised_code(E4M3, nearest_float(E4M3, 1, fabsf(x))) >> 20 | (bits_of(x) >> 24 & 0x80);
+#endif
 }
 
 INLINE float e2m1_value(u32 code)
@@ -164,7 +175,7 @@ INLINE float e2m1_value(u32 code)
 
 INLINE u32 e2m1_code(float x)
 {
-    return raised_code(E2M1, nearest_float(E2M1, fabsf(x))) >> 22 | (bits_of(x) >> 28 & 8);
+    return raised_code(E2M1, nearest_float(E2M1, 1, fabsf(x))) >> 22 | (bits_of(x) >> 28 & 8);
 }
 
 /* To the nearest integer of a format: one addition, whose low bits are the integer and half of what
@@ -181,8 +192,8 @@ INLINE u32 raised_int(const int kind, float x, float *value)
 /* The scale byte of a rule: carry is what takes the fraction of amax over the top. */
 INLINE u32 rule_carry(const int kind, u32 rule)
 {
-    const u32 rceil = kind == E2M1 ? 0x400001u : 0x600001u;
-    const u32 even = kind == E2M1 ? 0x600000u : 0x780000u;
+    const u32 rceil = IS_E2M1(kind) ? 0x400001u : 0x600001u;
+    const u32 even = IS_E2M1(kind) ? 0x600000u : 0x780000u;
     return rule == RULE_RCEIL ? 0x800000u - rceil
            : rule == RULE_EVEN ? 0x800000u - even
            : rule == RULE_CEIL ? 0x800000u - 1
@@ -191,7 +202,7 @@ INLINE u32 rule_carry(const int kind, u32 rule)
 
 INLINE u32 scale_byte(const int kind, u32 carry, u32 amax_bits)
 {
-    int byte = (int)((amax_bits + carry) >> 23) - (kind == E2M1 ? 2 : 8);
+    int byte = (int)((amax_bits + carry) >> 23) - (IS_E2M1(kind) ? 2 : 8);
     return byte < 0 ? 0 : (u32)byte;
 }
 

@@ -1,10 +1,13 @@
-/* Kernels of casts out of BF16: formats/quant_bf16.c.  Part of cast.cu, see there.
+/* Kernels of casts out of BF16 (formats/quant_bf16.c): what they do with a row.  Part of cast.cu,
+ * see there.
  *
  * Two threads work on a row.  One has the first eight of every sixteen values, the other the last
- * eight: so each keeps eight of the sixteen sums, adds to them in the order of columns, and reads 16
- * bytes at a time.  A span of 128 columns is 8 such reads, all begun before the first is needed.
- * Threads of rows that do not exist work on the last row and write nothing, since all threads must
- * meet where they exchange values. */
+ * eight: so each keeps eight of the sixteen sums, adds to them in the order of columns, and reads
+ * 16 bytes at a time.  A span of 64 or 128 columns is 4 or 8 such reads, all begun before the first
+ * is needed.  Threads of rows that do not exist work on the last row and write nothing, since all
+ * threads must meet where they exchange values.
+ * So a launch has two threads for each row, and takes as long as one row does: casts of few rows
+ * want other launches beside them. */
 #ifndef K3_CAST_ROWS_CUH
 #define K3_CAST_ROWS_CUH
 
@@ -92,7 +95,7 @@ INLINE float slow_value(int kind, float x, float scale, u32 *code)
         *code = (raised_int(INT8, q, &value) ^ 0x80) & 0xff;
     } else if (kind == INT4) {
         *code = raised_int(INT4, q, &value) & 15;
-    } else if (kind == E2M1) {
+    } else if (IS_E2M1(kind)) {
         *code = e2m1_code(q);
         value = e2m1_value(*code);
     } else {
@@ -156,10 +159,11 @@ INLINE u32 round_pair(const int kind, float q0, float q1, float *value)
         u32 a = raised_int(kind, q0, &value[0]), b = raised_int(kind, q1, &value[1]);
         return a + (b << (kind == INT8 ? 8 : 4));
     }
-    value[0] = nearest_float(kind, fabsf(q0));
-    value[1] = nearest_float(kind, fabsf(q1));
-    u32 a = raised_code(kind, value[0]), b = raised_code(kind, value[1]);
-    if (kind == E2M1)
+    const int as = IS_E2M1(kind) ? E2M1 : E4M3, clips = kind != E2M1;
+    value[0] = nearest_float(as, clips, fabsf(q0));
+    value[1] = nearest_float(as, clips, fabsf(q1));
+    u32 a = raised_code(as, value[0]), b = raised_code(as, value[1]);
+    if (as == E2M1)
         return (a + (b << 4)) >> CODE_BIT(E2M1);
     value[0] = q0 < 0.0f ? -value[0] : value[0];
     value[1] = q1 < 0.0f ? -value[1] : value[1];
@@ -173,21 +177,27 @@ INLINE u32 nibble_signs(const u32 *x)
     return (bytes_of(a, b, 0x5410) >> 4 & 0x08080808u) | (bytes_of(a, b, 0x7632) & 0x80808080u);
 }
 
-/* Eight values by a scale that has an inverse, none above 1.7 times what the format holds.  Then x
- * and what its code stands for are within a factor of two, or the code is 0: so their difference is
- * an FP32 number, and its square, as that of x, an FP64 number: fused sums are the same.  By a power
- * of two also the product of code and scale is exact. */
+#define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
+
+/* Eight values by a scale that has an inverse, none above 1.7 times what the format holds (E2M1
+ * without clipping: below 7).  Then x and what its code stands for are within a factor of two, or
+ * the code is 0: so their difference is an FP32 number, and its square, as that of x, an FP64
+ * number: fused sums are the same.  By a power of two also the product of code and scale is exact.
+ */
 INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
                           struct sums *sums, u32 *out)
 {
+    u32 from[4];
     out[0] = out[1] = 0;
+#pragma unroll
+    for (int k = 0; k < EIGHT / 2; k++)
+        from[k] = IS_E2M1(kind) ? x[k] & MAGNITUDES : x[k];
 #pragma unroll
     for (int k = 0; k < EIGHT / 2; k++) {
         float a[2], q[2], value[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            u32 bits = bits_at(x, 2 * k + i);
-            a[i] = float_of(kind == E2M1 ? bits & MAGNITUDE : bits);
+            a[i] = float_of(bits_at(from, 2 * k + i));
             q[i] = quotient(is_pow2, a[i], by);
             if (kind == E4M3_BF16)
                 q[i] = float_of(bf16_rounded(bits_of(q[i])));
@@ -207,7 +217,7 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
             sums->most = fmaxf(sums->most, fabsf(d));
         }
     }
-    if (kind == E2M1)
+    if (IS_E2M1(kind))
         out[0] |= nibble_signs(x);
     if (kind == INT4)
         out[0] -= INT_BASE * 0x11111111u;
@@ -219,43 +229,15 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
 
 INLINE int is_quick(const int kind, struct by by, float q_most)
 {
-    return by.inverse > 0.0f && q_most <= 1.7f * most_of(kind);
-}
-
-/* A span by the scales of its chunks. */
-INLINE void encode_span(const int kind, const int is_pow2, const int chunks, int all_quick,
-                        u32 x[CHUNKS][4], const struct by *by, struct sums *sums,
-                        u32 out[CHUNKS][2])
-{
-    if (all_quick) {
-#pragma unroll
-        for (int c = 0; c < chunks; c++)
-            eight_quickly(kind, is_pow2, x[c], by[c], sums, out[c]);
-        return;
-    }
-    struct slow_span slow; /* a copy, so that all else stays in registers */
-    slow.sums = *sums;
-#pragma unroll
-    for (int c = 0; c < chunks; c++) {
-        slow.x[c][0] = x[c][0], slow.x[c][1] = x[c][1];
-        slow.x[c][2] = x[c][2], slow.x[c][3] = x[c][3];
-        slow.scale[c] = by[c].scale;
-    }
-    span_slowly(kind, chunks, &slow);
-    *sums = slow.sums;
-#pragma unroll
-    for (int c = 0; c < chunks; c++) {
-        out[c][0] = slow.out[c][0];
-        out[c][1] = slow.out[c][1];
-    }
+    return by.inverse > 0.0f && (kind == E2M1 ? q_most < 7.0f : q_most <= 1.7f * most_of(kind));
 }
 
 /* BF16 bits of the largest magnitude of eight values. */
 INLINE u32 magnitude_of(const u32 *x)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const u32 both = 0x7fff7fffu;
-    u32 most = __vmaxu2(__vmaxu2(x[0] & both, x[1] & both), __vmaxu2(x[2] & both, x[3] & both));
+    u32 most = __vmaxu2(__vmaxu2(x[0] & MAGNITUDES, x[1] & MAGNITUDES),
+                        __vmaxu2(x[2] & MAGNITUDES, x[3] & MAGNITUDES));
     return most_u32(most >> 16, most & 0xffff);
 #else
     u32 high = 0, low = 0; /* as FP32 bits, whose lower half is noise */
@@ -277,15 +259,6 @@ struct place {
     int is_row; /* there is such a row */
 };
 
-INLINE struct place place_of(const struct k3_cast_ask *ask, u64 row)
-{
-    struct place place;
-    place.is_row = row < ask->row_count;
-    place.row = place.is_row ? row : ask->row_count - 1;
-    place.half = threadIdx.x & 1;
-    return place;
-}
-
 /* Eight values from column `col` on; those behind the last are 0. */
 INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
 {
@@ -304,22 +277,72 @@ INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
             x[i / 2] |= (u32)from[i] << (16 * (i & 1));
 }
 
-INLINE void read_span(const struct k3_cast_ask *ask, const int chunks, struct place place, u64 col,
-                      u32 x[CHUNKS][4])
+/* A thread at work on its row. */
+struct work {
+    const struct k3_cast_ask *ask;
+    struct place place;
+    struct sums sums;
+    struct counts counts;
+    u64 col; /* where the span begins */
+    u32 x[CHUNKS][4], out[CHUNKS][2];
+    struct by by[CHUNKS]; /* of the group that a chunk is in */
+    int all_quick;        /* as is_quick, of all of them */
+};
+
+INLINE void begin_work(const struct k3_cast_ask *ask, u64 row, struct work *work)
 {
+    work->ask = ask;
+    work->place.is_row = row < ask->row_count;
+    work->place.row = work->place.is_row ? row : ask->row_count - 1;
+    work->place.half = threadIdx.x & 1;
+    work->counts.saturated = work->counts.zero = work->counts.refused = 0;
+    begin_sums(&work->sums);
+}
+
+INLINE void read_span(struct work *work, const int chunks)
+{
+    const struct k3_cast_ask *ask = work->ask;
+    const u64 row = work->place.row;
     if (ask->cols % SPAN_OF(chunks) == 0) {
         const uint4 *from =
-            (const uint4 *)((const u16 *)ask->x + place.row * ask->cols + col) + place.half;
+            (const uint4 *)((const u16 *)ask->x + row * ask->cols + work->col) + work->place.half;
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             uint4 v = from[2 * c];
-            x[c][0] = v.x, x[c][1] = v.y, x[c][2] = v.z, x[c][3] = v.w;
+            work->x[c][0] = v.x, work->x[c][1] = v.y, work->x[c][2] = v.z, work->x[c][3] = v.w;
         }
         return;
     }
 #pragma unroll
     for (int c = 0; c < chunks; c++)
-        read_eight(ask, place.row, col + (u32)c * 16 + place.half * EIGHT, x[c]);
+        read_eight(ask, row, work->col + (u32)c * 16 + work->place.half * EIGHT, work->x[c]);
+}
+
+/* A span by the scales of its chunks. */
+INLINE void encode_span(struct work *work, const int kind, const int is_pow2, const int chunks)
+{
+    if (work->all_quick) {
+#pragma unroll
+        for (int c = 0; c < chunks; c++)
+            eight_quickly(kind, is_pow2, work->x[c], work->by[c], &work->sums, work->out[c]);
+        return;
+    }
+    struct slow_span slow; /* a copy, so that all else stays in registers */
+    slow.sums = work->sums;
+#pragma unroll
+    for (int c = 0; c < chunks; c++) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            slow.x[c][k] = work->x[c][k];
+        slow.scale[c] = work->by[c].scale;
+    }
+    span_slowly(kind, chunks, &slow);
+    work->sums = slow.sums;
+#pragma unroll
+    for (int c = 0; c < chunks; c++) {
+        work->out[c][0] = slow.out[c][0];
+        work->out[c][1] = slow.out[c][1];
+    }
 }
 
 /* Codes of a whole span: the two threads of a row have every other piece of it; each takes one half
@@ -365,22 +388,23 @@ INLINE void write_eight(const struct k3_cast_ask *ask, const int words, u64 row,
         ((u8 *)ask->weight)[at + i] = (u8)(out[i / 4] >> (8 * (i % 4)));
 }
 
-INLINE void write_codes(const struct k3_cast_ask *ask, const int kind, const int chunks,
-                        struct place place, u64 col, u32 out[CHUNKS][2])
+INLINE void write_codes(struct work *work, const int kind, const int chunks)
 {
+    const struct k3_cast_ask *ask = work->ask;
+    const struct place place = work->place;
     if (ask->cols % SPAN_OF(chunks) == 0) {
-        u64 at = place.row * ask->cols + col;
+        u64 at = place.row * ask->cols + work->col;
         if (IS_NIBBLE(kind))
-            write_span(1, chunks, (u8 *)ask->weight + at / 2, place, out);
+            write_span(1, chunks, (u8 *)ask->weight + at / 2, place, work->out);
         else
-            write_span(2, chunks, (u8 *)ask->weight + at, place, out);
+            write_span(2, chunks, (u8 *)ask->weight + at, place, work->out);
         return;
     }
 #pragma unroll
     for (int c = 0; c < chunks; c++)
         if (place.is_row)
             write_eight(ask, IS_NIBBLE(kind) ? 1 : 2, place.row,
-                        col + (u32)c * 16 + place.half * EIGHT, out[c]);
+                        work->col + (u32)c * 16 + place.half * EIGHT, work->out[c]);
 }
 
 /* ---- what a row adds to that ---- */
@@ -409,386 +433,28 @@ INLINE double add_lanes(const double *lane, u32 half)
     return sum;
 }
 
-INLINE void end_row(struct place place, const struct sums *sums, struct k3_cast_result *shared)
+/* What was found in the row. */
+INLINE void end_work(const struct work *work, struct k3_cast_result *shared)
 {
-    double x2 = add_lanes(sums->x2, place.half), err2 = add_lanes(sums->err2, place.half);
+    const struct sums *sums = &work->sums;
+    const struct counts counts = work->counts;
+    double x2 = add_lanes(sums->x2, work->place.half);
+    double err2 = add_lanes(sums->err2, work->place.half);
     double most = fmax((double)sums->most, sums->most_slow);
-    if (!place.is_row)
+    if (!work->place.is_row)
         return;
-    if (place.half) {
+    if (work->place.half) {
         add_square(shared->x2, x2);
         add_square(shared->err2, err2);
     }
     if (most > 0.0)
         atomicMax(&shared->max_abs_error, (u64)__double_as_longlong(most));
-}
-
-INLINE void end_counts(struct place place, struct counts counts, struct k3_cast_result *shared)
-{
-    if (!place.is_row || place.half)
-        return;
     if (counts.saturated)
         atomicAdd(&shared->saturated_groups, (u64)counts.saturated);
     if (counts.zero)
         atomicAdd(&shared->zero_groups, (u64)counts.zero);
     if (counts.refused)
         atomicAdd(&shared->refused, (u64)counts.refused);
-}
-
-/* ---- groups of 16, 32 or 128 columns ---- */
-
-#define MXFP4  0
-#define MXFP8  1
-#define NVFP4  2
-#define INT4_G 4
-#define INT8_G 3
-#define INT4_G128 5
-#define IS_MX(format)   ((format) <= MXFP8)
-#define KIND_OF(format) \
-    ((format) == MXFP8    ? E4M3                                                                   \
-     : (format) == INT8_G ? INT8                                                                   \
-     : (format) >= INT4_G ? INT4                                                                   \
-                          : E2M1)
-#define CHUNKS_OF(format) ((format) == INT4_G128 ? 8 : 4) /* in a span */
-#define EACH_OF(format)   ((format) == NVFP4 ? 1 : (format) == INT4_G128 ? 8 : 2) /* in a group */
-#define GROUPS_MOST       4 /* in a span */
-#define IS_WIDE(format)   ((format) >= INT4_G || (format) == INT8_G) /* scales of 16 bits */
-
-#define NVFP4_ZERO_BYTE 0x20u
-#define NVFP4_ONE_BYTE  0x38u
-#define NVFP4_LEAST     0x1p-9f
-#define NVFP4_BYTES     127 /* scale bytes 0 ... 126 */
-
-/* What is the same for all groups. */
-struct rule {
-    u32 carry;                   /* MX */
-    struct by amax_by;           /* by what amax is divided */
-    float global;                /* NVFP4 */
-    u32 is_modelopt;             /* NVFP4 */
-    const struct by *nvfp4;      /* by scale byte */
-};
-
-INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, const struct by *nvfp4)
-{
-    struct rule rule;
-    rule.carry = rule_carry(KIND_OF(format), ask->rule);
-    rule.global = ask->global;
-    rule.is_modelopt = ask->is_modelopt;
-    rule.nvfp4 = nvfp4;
-    rule.amax_by = by_scale(format == INT8_G   ? 127.5f
-                            : format >= INT4_G ? 7.5f
-                            : rule.is_modelopt ? E2M1_MOST * rule.global
-                                               : E2M1_MOST);
-    return rule;
-}
-
-/* Scales of NVFP4 are few: each is made once for a group of threads. */
-INLINE void make_nvfp4(const struct k3_cast_ask *ask, struct by *nvfp4)
-{
-    for (u32 byte = threadIdx.x; byte < NVFP4_BYTES; byte += blockDim.x) {
-        float value = e4m3_value(byte);
-        float scale = ask->is_modelopt ? value * ask->global : value / ask->global;
-        nvfp4[byte] = by_scale(scale > 0.0f ? scale : 0x1p-149f);
-    }
-}
-
-INLINE u32 nvfp4_byte(float amax, const struct rule *rule)
-{
-    float want = ratio(amax, rule->amax_by);
-    if (rule->is_modelopt) {
-        if (!(want > 0.0f))
-            return NVFP4_ONE_BYTE;
-        return e4m3_code(fmaxf(want, NVFP4_LEAST));
-    }
-    u32 byte = e4m3_code(rule->global * want);
-    return byte ? byte : NVFP4_ZERO_BYTE;
-}
-
-/* The scale of a group as it is stored, and by what its values are divided. */
-INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, struct by *by)
-{
-    u32 stored;
-    if (IS_MX(format)) {
-        stored = scale_byte(KIND_OF(format), rule->carry, amax << 16);
-        *by = by_byte(stored);
-    } else if (format == NVFP4) {
-        stored = nvfp4_byte(float_of(amax << 16), rule) & 127;
-        *by = rule->nvfp4[stored < NVFP4_BYTES ? stored : 0];
-    } else {
-        stored = bf16_code(ratio(float_of(amax << 16), rule->amax_by));
-        stored = stored ? stored : 0x3c00u; /* 2^-7 */
-        *by = by_scale(float_of(stored << 16));
-    }
-    return stored;
-}
-
-/* Largest quotient of a group, as the CPU compares it. */
-INLINE float largest_quotient(const int format, u32 amax, struct by by)
-{
-    float a = float_of(amax << 16);
-    if (IS_MX(format) && by.inverse > 0.0f)
-        return a * by.inverse;
-    return ratio(a, by);
-}
-
-/* Scales of a span: together where a row of them has no rest. */
-INLINE void write_scales(const struct k3_cast_ask *ask, const int format, struct place place,
-                         u64 col, const u32 *stored)
-{
-    const int chunks = CHUNKS_OF(format), each = EACH_OF(format), groups = chunks / each;
-    const int bits = IS_WIDE(format) ? 16 : 8;
-    const u64 at = (place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
-    if (!place.is_row || place.half)
-        return;
-    if (groups > 1 && ask->cols % SPAN_OF(chunks) == 0) {
-        u32 word = 0;
-#pragma unroll
-        for (int g = 0; g < groups; g++)
-            word |= stored[g] << (bits * g);
-        if (groups * bits == 32)
-            *(u32 *)((u8 *)ask->scale + at * (u32)bits / 8) = word;
-        else
-            *(u16 *)((u8 *)ask->scale + at * (u32)bits / 8) = (u16)word;
-        return;
-    }
-#pragma unroll
-    for (int g = 0; g < groups; g++) {
-        if (col + (u32)(g * each * 2 * EIGHT) >= ask->cols)
-            continue;
-        if (bits == 16)
-            ((u16 *)ask->scale)[at + (u32)g] = (u16)stored[g];
-        else
-            ((u8 *)ask->scale)[at + (u32)g] = (u8)stored[g];
-    }
-}
-
-/* Sum of squared errors of a group of 32 by one scale byte, as mx_try in quant_bf16.c adds it.  A
- * quotient by a power of two is a product. */
-INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
-{
-    const float scale = e8m0_value(byte);
-    const float inverse = float_of(byte < 254 ? (254 - byte) << 23 : 0x00400000u);
-    double lane[EIGHT];
-#pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        lane[i] = 0.0;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            float a = float_of(bits_at(x[c], i) & MAGNITUDE);
-            float value = nearest_float(kind, a * inverse);
-            double d = (double)a - (double)fminf(PRODUCT(value, scale), FLOAT_MOST);
-            double square = PRODUCT_DOUBLE(d, d);
-            lane[i] += square;
-        }
-    }
-    double sum = add_lanes(lane, half), other = exchange_double(sum);
-    return half ? sum : other;
-}
-
-/* The mse rule: of five bytes the one with the least error; of equals the smallest. */
-INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 amax)
-{
-    int first = (int)floor_byte < 2 ? 0 : (int)floor_byte - 2, last = (int)floor_byte + 2;
-    u32 best = (u32)first;
-    double least = 0.0;
-#pragma unroll 1
-    for (int k = 0; k < 5; k++) { /* all threads five times, since they meet there */
-        int byte = first + k;
-        double error = mx_try(kind, x, half, byte < 255 ? (u32)byte : 254u);
-        if (byte <= last && byte < 255 && (k == 0 || error < least)) {
-            least = error;
-            best = (u32)byte;
-        }
-    }
-    return amax ? best : floor_byte;
-}
-
-INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
-                    const struct by *nvfp4, struct k3_cast_result *shared)
-{
-    const int kind = KIND_OF(format), chunks = CHUNKS_OF(format), each = EACH_OF(format);
-    const struct rule rule = rule_of(ask, format, nvfp4);
-    const struct place place =
-        place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
-    struct counts counts = {0, 0, 0};
-    struct sums sums;
-    begin_sums(&sums);
-    for (u64 col = 0; col < ask->cols; col += SPAN_OF(chunks)) {
-        u32 x[CHUNKS][4], out[CHUNKS][2], stored[GROUPS_MOST];
-        struct by by[CHUNKS];
-        int all_quick = 1;
-        read_span(ask, chunks, place, col, x);
-#pragma unroll
-        for (int g = 0; g < chunks / each; g++) {
-            u32 own = 0, amax;
-#pragma unroll
-            for (int c = g * each; c < (g + 1) * each; c++)
-                own = most_u32(own, magnitude_of(x[c]));
-            amax = most_u32(own, EXCHANGE(own, 1));
-            stored[g] = group_scale(format, amax, &rule, &by[g * each]);
-            if (is_mse) {
-                stored[g] = mse_byte(kind, &x[g * each], place.half, stored[g], amax);
-                by[g * each] = by_byte(stored[g]);
-            }
-#pragma unroll
-            for (int c = g * each + 1; c < (g + 1) * each; c++)
-                by[c] = by[g * each];
-            float q_most = largest_quotient(format, amax, by[g * each]);
-            all_quick &= is_quick(kind, by[g * each], q_most);
-            counts.refused += amax >= BF16_INF;
-            counts.saturated += q_most > most_of(kind);
-            counts.zero += amax == 0 && col + (u32)(g * each * 2 * EIGHT) < ask->cols;
-        }
-        encode_span(kind, IS_MX(format), chunks, all_quick, x, by, &sums, out);
-        write_scales(ask, format, place, col, stored);
-        write_codes(ask, kind, chunks, place, col, out);
-    }
-    end_row(place, &sums, shared);
-    end_counts(place, counts, shared);
-}
-
-#define GROUPED_KERNEL(name, format, is_mse)                                                       \
-    KERNEL __launch_bounds__(PAIR_BLOCK) name(const struct k3_cast_ask ask)                        \
-    {                                                                                              \
-        __shared__ struct k3_cast_result shared;                                                   \
-        begin_result(&shared);                                                                     \
-        grouped(&ask, format, is_mse, 0, &shared);                                                 \
-        end_result(&ask, &shared);                                                                 \
-    }
-
-GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0)
-GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0)
-GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4, 1)
-GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1)
-GROUPED_KERNEL(k3_cast_int4, INT4_G, 0)
-GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0)
-GROUPED_KERNEL(k3_cast_int8, INT8_G, 0)
-
-KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_nvfp4(const struct k3_cast_ask ask)
-{
-    __shared__ struct k3_cast_result shared;
-    __shared__ struct by nvfp4[NVFP4_BYTES];
-    make_nvfp4(&ask, nvfp4);
-    begin_result(&shared);
-    grouped(&ask, NVFP4, 0, nvfp4, &shared);
-    end_result(&ask, &shared);
-}
-
-/* ---- FP8 with FP32 scales ---- */
-
-INLINE float fp8_scale(const struct k3_cast_ask *ask, u32 amax)
-{
-    if (ask->is_pow2)
-        return amax ? e8m0_value(scale_byte(E4M3, rule_carry(E4M3, RULE_RCEIL), amax << 16))
-                    : 0x1p-23f;
-    float scale = float_of(amax << 16) / E4M3_MOST;
-    if (ask->is_modelopt)
-        scale = float_of(bf16_rounded(bits_of(scale)));
-    return scale > 0.0f ? scale : ask->is_modelopt ? 0x1p-7f : 0x1p-23f;
-}
-
-/* A span by one scale. */
-INLINE void fp8_span(const struct k3_cast_ask *ask, const int chunks, struct place place, u64 col,
-                     u32 x[CHUNKS][4], struct by by, float q_most, struct sums *sums)
-{
-    u32 out[CHUNKS][2];
-    struct by all[CHUNKS];
-    int all_quick = is_quick(E4M3, by, q_most);
-#pragma unroll
-    for (int c = 0; c < chunks; c++)
-        all[c] = by;
-    if (ask->is_modelopt)
-        encode_span(E4M3_BF16, 0, chunks, all_quick, x, all, sums, out);
-    else
-        encode_span(E4M3, 0, chunks, all_quick, x, all, sums, out);
-    write_codes(ask, E4M3, chunks, place, col, out);
-}
-
-/* Largest magnitude of a thread's part of a span. */
-INLINE u32 span_magnitude(const int chunks, u32 x[CHUNKS][4])
-{
-    u32 most = 0;
-#pragma unroll
-    for (int c = 0; c < chunks; c++)
-        most = most_u32(most, magnitude_of(x[c]));
-    return most;
-}
-
-/* FP8 by tensor or by channel.  By channel rows are read twice: nothing near is large enough for all
- * the rows that are being worked on. */
-INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *shared)
-{
-    const struct place place =
-        place_of(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2);
-    struct counts counts = {0, 0, 0};
-    struct sums sums;
-    u32 x[CHUNKS][4], amax = 0;
-    float scale = ask->global;
-    begin_sums(&sums);
-    if (ask->is_channel) {
-        for (u64 col = 0; col < ask->cols; col += SPAN_OF(CHUNKS)) {
-            read_span(ask, CHUNKS, place, col, x);
-            amax = most_u32(amax, span_magnitude(CHUNKS, x));
-        }
-        amax = most_u32(amax, EXCHANGE(amax, 1));
-        counts.zero = amax == 0;
-        scale = fp8_scale(ask, amax);
-        if (place.is_row && !place.half)
-            ((float *)ask->scale)[place.row] = scale;
-    }
-    const struct by by = by_scale(scale);
-    for (u64 col = 0; col < ask->cols; col += SPAN_OF(4)) {
-        read_span(ask, 4, place, col, x);
-        u32 own = span_magnitude(4, x);
-        amax = most_u32(amax, own);
-        fp8_span(ask, 4, place, col, x, by, ratio(float_of(own << 16), by), &sums);
-    }
-    amax = most_u32(amax, EXCHANGE(amax, 1));
-    counts.refused = amax >= BF16_INF;
-    end_row(place, &sums, shared);
-    end_counts(place, counts, shared);
-}
-
-KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_rows(const struct k3_cast_ask ask)
-{
-    __shared__ struct k3_cast_result shared;
-    begin_result(&shared);
-    fp8_rows(&ask, &shared);
-    end_result(&ask, &shared);
-}
-
-/* A stripe of 128 rows, block after block.  A block is read once: it waits in registers while the
- * threads find its amax.  Of three slots for that one is in use, one may still be read by who is
- * late, and one is made 0 for the next block. */
-KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast_ask ask)
-{
-    __shared__ struct k3_cast_result shared;
-    __shared__ u32 slot[3];
-    const struct place place = place_of(&ask, (u64)blockIdx.x * STRIPE + threadIdx.x / 2);
-    const u64 blocks = (ask.cols + STRIPE - 1) / STRIPE;
-    struct counts counts = {0, 0, 0};
-    struct sums sums;
-    begin_sums(&sums);
-    if (threadIdx.x < 3)
-        slot[threadIdx.x] = 0;
-    begin_result(&shared);
-    for (u64 block = 0; block < blocks; block++) {
-        u32 x[CHUNKS][4], *now = &slot[block % 3];
-        read_span(&ask, CHUNKS, place, block * STRIPE, x);
-        raise_slot(now, span_magnitude(CHUNKS, x));
-        u32 amax = *now;
-        const struct by by = by_scale(fp8_scale(&ask, amax));
-        if (threadIdx.x == 0) {
-            slot[(block + 2) % 3] = 0;
-            ((float *)ask.scale)[blockIdx.x * blocks + block] = by.scale;
-            counts.zero += amax == 0;
-            counts.refused += amax >= BF16_INF;
-        }
-        fp8_span(&ask, CHUNKS, place, block * STRIPE, x, by, ratio(float_of(amax << 16), by), &sums);
-    }
-    end_row(place, &sums, &shared);
-    end_counts(place, counts, &shared);
-    end_result(&ask, &shared);
 }
 
 #endif

@@ -309,11 +309,12 @@ gpu_kernel *gpu_on_cpu_find(const char *name)
     static const struct {
         const char *name;
         gpu_kernel *kernel;
-    } all[] = {ENTRY(k3_cast_mxfp4),     ENTRY(k3_cast_mxfp8),   ENTRY(k3_cast_mxfp4_mse),
-               ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),   ENTRY(k3_cast_int4_g128),
-               ENTRY(k3_cast_int4),      ENTRY(k3_cast_int8),    ENTRY(k3_cast_fp8_rows),
-               ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16), ENTRY(k3_cast_mx_mxfp8),
-               ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8), ENTRY(k3_cast_mx_fp8_block)};
+    } all[] = {ENTRY(k3_cast_mxfp4),       ENTRY(k3_cast_mxfp8),     ENTRY(k3_cast_mxfp4_floor),
+               ENTRY(k3_cast_mxfp4_mse),   ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),
+               ENTRY(k3_cast_int4),        ENTRY(k3_cast_int4_g128), ENTRY(k3_cast_int8),
+               ENTRY(k3_cast_fp8_rows),    ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16),
+               ENTRY(k3_cast_mx_mxfp8),    ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8),
+               ENTRY(k3_cast_mx_fp8_block)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i].name, name))
             return all[i].kernel;

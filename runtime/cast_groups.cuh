@@ -1,0 +1,297 @@
+/* Kernels of casts out of BF16 to formats with groups of 16, 32 or 128 columns: MXFP4, MXFP8,
+ * NVFP4, INT4, INT8.  Part of cast.cu, see there. */
+#ifndef K3_CAST_GROUPS_CUH
+#define K3_CAST_GROUPS_CUH
+
+#define MXFP4  0
+#define MXFP8  1
+#define NVFP4  2
+#define INT4_G 4
+#define INT8_G 3
+#define INT4_G128 5
+#define MXFP4_CLIP 6 /* rules that clip: floor, mse */
+#define IS_MX(format)   ((format) <= MXFP8 || (format) == MXFP4_CLIP)
+#define IS_INT4(format) ((format) == INT4_G || (format) == INT4_G128)
+#define KIND_OF(format) \
+    ((format) == MXFP8    ? E4M3                                                                   \
+     : (format) == INT8_G ? INT8                                                                   \
+     : IS_INT4(format)    ? INT4                                                                   \
+     : (format) == MXFP4_CLIP                                                                      \
+         ? E2M1_CLIP                                                                               \
+         : E2M1)
+#define CHUNKS_OF(format) ((format) == INT4_G128 ? 8 : 4) /* in a span */
+#define EACH_OF(format)   ((format) == NVFP4 ? 1 : (format) == INT4_G128 ? 8 : 2) /* in a group */
+#define GROUPS_MOST       4 /* in a span */
+#define IS_WIDE(format)   (IS_INT4(format) || (format) == INT8_G) /* scales of 16 bits */
+
+#define NVFP4_ZERO_BYTE 0x20u
+#define NVFP4_ONE_BYTE  0x38u
+#define NVFP4_LEAST     0x1p-9f
+#define NVFP4_BYTES     128 /* scale bytes; the last is NaN and never used for finite values */
+
+/* What is the same for all groups. */
+struct rule {
+    u32 carry;                   /* MX */
+    struct by amax_by;           /* by what amax is divided */
+    float global;                /* NVFP4 */
+    u32 is_modelopt;             /* NVFP4 */
+    const struct by *nvfp4;      /* by scale byte */
+};
+
+INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, const struct by *nvfp4)
+{
+    struct rule rule;
+    rule.carry = rule_carry(KIND_OF(format), ask->rule);
+    rule.global = ask->global;
+    rule.is_modelopt = ask->is_modelopt;
+    rule.nvfp4 = nvfp4;
+    rule.amax_by = by_scale(format == INT8_G   ? 127.5f
+                            : IS_INT4(format) ? 7.5f
+                            : rule.is_modelopt ? E2M1_MOST * rule.global
+                                               : E2M1_MOST);
+    return rule;
+}
+
+/* Scales of NVFP4 are few: each is made once for a group of threads. */
+INLINE void make_nvfp4(const struct k3_cast_ask *ask, struct by *nvfp4)
+{
+    for (u32 byte = threadIdx.x; byte < NVFP4_BYTES; byte += blockDim.x) {
+        float value = e4m3_value(byte);
+        float scale = ask->is_modelopt ? value * ask->global : value / ask->global;
+        nvfp4[byte] = by_scale(scale > 0.0f ? scale : 0x1p-149f);
+    }
+}
+
+INLINE u32 nvfp4_byte(float amax, const struct rule *rule)
+{
+    float want = ratio(amax, rule->amax_by);
+    if (rule->is_modelopt) {
+        if (!(want > 0.0f))
+            return NVFP4_ONE_BYTE;
+        return e4m3_code(fmaxf(want, NVFP4_LEAST));
+    }
+    u32 byte = e4m3_code(rule->global * want);
+    return byte ? byte : NVFP4_ZERO_BYTE;
+}
+
+/* The scale of a group as it is stored, and by what its values are divided. */
+INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, struct by *by)
+{
+    u32 stored;
+    if (IS_MX(format)) {
+        stored = scale_byte(KIND_OF(format), rule->carry, amax << 16);
+        *by = by_byte(stored);
+    } else if (format == NVFP4) {
+        stored = nvfp4_byte(float_of(amax << 16), rule) & 127;
+        *by = rule->nvfp4[stored];
+    } else {
+        stored = bf16_code(ratio(float_of(amax << 16), rule->amax_by));
+        stored = stored ? stored : 0x3c00u; /* 2^-7 */
+        *by = by_scale(float_of(stored << 16));
+    }
+    return stored;
+}
+
+/* Largest quotient of a group, as the CPU compares it. */
+INLINE float largest_quotient(const int format, u32 amax, struct by by)
+{
+    float a = float_of(amax << 16);
+    if (IS_MX(format) && by.inverse > 0.0f)
+        return a * by.inverse;
+    return ratio(a, by);
+}
+
+/* Scales of a span: together where a row of them has no rest. */
+INLINE void write_scales(const struct work *work, const int format, const u32 *stored)
+{
+    const struct k3_cast_ask *ask = work->ask;
+    const u64 col = work->col;
+    const int chunks = CHUNKS_OF(format), each = EACH_OF(format), groups = chunks / each;
+    const int bits = IS_WIDE(format) ? 16 : 8;
+    const u64 at = (work->place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
+    if (!work->place.is_row || work->place.half)
+        return;
+    if (groups > 1 && ask->cols % SPAN_OF(chunks) == 0) {
+        u32 word = 0;
+#pragma unroll
+        for (int g = 0; g < groups; g++)
+            word |= stored[g] << (bits * g);
+        if (groups * bits == 32)
+            *(u32 *)((u8 *)ask->scale + at * (u32)bits / 8) = word;
+        else
+            *(u16 *)((u8 *)ask->scale + at * (u32)bits / 8) = (u16)word;
+        return;
+    }
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        if (col + (u32)(g * each * 2 * EIGHT) >= ask->cols)
+            continue;
+        if (bits == 16)
+            ((u16 *)ask->scale)[at + (u32)g] = (u16)stored[g];
+        else
+            ((u8 *)ask->scale)[at + (u32)g] = (u8)stored[g];
+    }
+}
+
+/* Sum of squared errors of a group of 32 by one scale byte, as mx_try in quant_bf16.c adds it.  A
+ * quotient by a power of two is a product. */
+INLINE double mx_try(const int kind, u32 x[][4], u32 half, u32 byte)
+{
+    const float scale = e8m0_value(byte);
+    const float inverse = float_of(byte < 254 ? (254 - byte) << 23 : 0x00400000u);
+    double lane[EIGHT];
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        lane[i] = 0.0;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            float a = float_of(bits_at(x[c], i) & MAGNITUDE);
+            float value = nearest_float(IS_E2M1(kind) ? E2M1 : E4M3, 1, a * inverse);
+            double d = (double)a - (double)fminf(PRODUCT(value, scale), FLOAT_MOST);
+            double square = PRODUCT_DOUBLE(d, d);
+            lane[i] += square;
+        }
+    }
+    double sum = add_lanes(lane, half), other = exchange_double(sum);
+    return half ? sum : other;
+}
+
+/* The mse rule: of five bytes the one with the least error; of equals the smallest. */
+INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 amax)
+{
+    int first = (int)floor_byte < 2 ? 0 : (int)floor_byte - 2, last = (int)floor_byte + 2;
+    u32 best = (u32)first;
+    double least = 0.0;
+#pragma unroll 1
+    for (int k = 0; k < 5; k++) { /* all threads five times, since they meet there */
+        int byte = first + k;
+        double error = mx_try(kind, x, half, byte < 255 ? (u32)byte : 254u);
+        if (byte <= last && byte < 255 && (k == 0 || error < least)) {
+            least = error;
+            best = (u32)byte;
+        }
+    }
+    return amax ? best : floor_byte;
+}
+
+INLINE void count(struct counts *counts, const int kind, u32 amax, float q_most, int is_there)
+{
+    counts->refused += amax >= BF16_INF;
+    counts->saturated += q_most > most_of(kind);
+    counts->zero += amax == 0 && is_there;
+}
+
+/* Scales of groups of 32 and 128 columns: both threads of a row do the same, one of them counts. */
+INLINE void find_scales(struct work *work, const int format, const int is_mse,
+                        const struct rule *rule, u32 *stored)
+{
+    const int kind = KIND_OF(format), each = EACH_OF(format);
+    work->all_quick = 1;
+#pragma unroll
+    for (int g = 0; g < CHUNKS_OF(format) / each; g++) {
+        const int first = g * each;
+        u32 own = 0, amax;
+        struct by by;
+#pragma unroll
+        for (int c = first; c < first + each; c++)
+            own = most_u32(own, magnitude_of(work->x[c]));
+        amax = most_u32(own, EXCHANGE(own, 1));
+        stored[g] = group_scale(format, amax, rule, &by);
+        if (is_mse) {
+            stored[g] = mse_byte(kind, &work->x[first], work->place.half, stored[g], amax);
+            by = by_byte(stored[g]);
+        }
+        float q_most = largest_quotient(format, amax, by);
+        work->all_quick &= is_quick(kind, by, q_most);
+        if (work->place.half == 0)
+            count(&work->counts, kind, amax, q_most,
+                  work->col + (u32)first * 2 * EIGHT < work->ask->cols);
+#pragma unroll
+        for (int c = first; c < first + each; c++)
+            work->by[c] = by;
+    }
+}
+
+#define QUICK_BIT 0x80u /* beside a scale byte */
+
+/* Scales of NVFP4, four groups of a chunk in each thread: the first thread of a row does the first
+ * two, the second the others. */
+INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
+{
+    const u32 half = work->place.half;
+    u32 own[4], mine = 0, other;
+#pragma unroll
+    for (int g = 0; g < 4; g++)
+        own[g] = magnitude_of(work->x[g]);
+#pragma unroll
+    for (int g = 0; g < 2; g++) {
+        u32 got = EXCHANGE(half ? own[g] : own[g + 2], 1);
+        u32 amax = most_u32(half ? own[g + 2] : own[g], got);
+        struct by by;
+        u32 byte = group_scale(NVFP4, amax, rule, &by);
+        float q_most = largest_quotient(NVFP4, amax, by);
+        mine |= (byte | (is_quick(E2M1, by, q_most) ? QUICK_BIT : 0)) << (8 * g);
+        count(&work->counts, E2M1, amax, q_most,
+              work->col + half * 32 + (u32)g * 16 < work->ask->cols);
+    }
+    other = EXCHANGE(mine, 1);
+    u32 all = half ? other | mine << 16 : mine | other << 16;
+    work->all_quick = (all & 0x80808080u) == 0x80808080u;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        stored[g] = all >> (8 * g) & 127;
+        work->by[g] = rule->nvfp4[stored[g]];
+    }
+}
+
+INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
+                    const struct by *nvfp4, struct k3_cast_result *shared)
+{
+    const int kind = KIND_OF(format), chunks = CHUNKS_OF(format);
+    const struct rule rule = rule_of(ask, format, nvfp4);
+    struct work work;
+    begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
+    for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks)) {
+        u32 stored[GROUPS_MOST];
+        read_span(&work, chunks);
+        if (format == NVFP4)
+            find_nvfp4(&work, &rule, stored);
+        else
+            find_scales(&work, format, is_mse, &rule, stored);
+        encode_span(&work, kind, IS_MX(format), chunks);
+        write_scales(&work, format, stored);
+        write_codes(&work, kind, chunks);
+    }
+    end_work(&work, shared);
+}
+
+/* `groups` of threads on a processor of an H200: what registers allow, see ptxas -v. */
+#define GROUPED_KERNEL(name, format, is_mse, groups)                                               \
+    KERNEL __launch_bounds__(PAIR_BLOCK, groups) name(const struct k3_cast_ask ask)                \
+    {                                                                                              \
+        __shared__ struct k3_cast_result shared;                                                   \
+        begin_result(&shared);                                                                     \
+        grouped(&ask, format, is_mse, 0, &shared);                                                 \
+        end_result(&ask, &shared);                                                                 \
+    }
+
+GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, 5)
+GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, 6)
+GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, 5)
+GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
+GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
+GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 5)
+
+KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    __shared__ struct by nvfp4[NVFP4_BYTES];
+    make_nvfp4(&ask, nvfp4);
+    begin_result(&shared);
+    grouped(&ask, NVFP4, 0, nvfp4, &shared);
+    end_result(&ask, &shared);
+}
+
+#endif
