@@ -115,8 +115,8 @@ static struct k3_io *engine(uint32_t depth)
     return io;
 }
 
-/* All bytes that arrived are those of the file, and not one behind the target was touched; what lies
- * between is undefined, and NVIDIA's library brings there what its own buffer held. */
+/* All bytes that arrived are those of the file, and not one behind those asked for was touched;
+ * what lies between is undefined, and NVIDIA's library brings there what its own buffer held. */
 static void check_read(const struct k3_io_read *read, const struct k3_io_done *done)
 {
     const uint8_t *data = mirror + ((char *)read->target - (char *)region);
