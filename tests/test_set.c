@@ -60,7 +60,8 @@ static void test_no_manifest(void **state)
     mini_set_file_path(&one, K3_MANIFEST_NAME, path);
     snprintf(away, sizeof away, "%s.away", path);
     move(path, away);
-    refuse(one.dir_list, 1, K3_ECORRUPT, "no k3-shards.json: not a shard set");
+    refuse(one.dir_list, 1, K3_ECORRUPT,
+           "no k3-shards.json, though other files of a shard set are there");
     mini_set_file_path(&one, K3_PARTIAL_NAME, partial);
     assert_int_equal(mkdir(partial, 0700), 0);
     refuse(one.dir_list, 1, K3_ECORRUPT, "run the same convert command again");
