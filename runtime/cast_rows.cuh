@@ -163,8 +163,8 @@ INLINE u32 round_pair(const int kind, float q0, float q1, float *value)
     value[0] = nearest_float(as, clips, fabsf(q0));
     value[1] = nearest_float(as, clips, fabsf(q1));
     u32 a = raised_code(as, value[0]), b = raised_code(as, value[1]);
-    /* Not (a + (b << 4)) >> CODE_BIT(E2M1): ptxas of CUDA 13.0 takes b for 0 there, seen in its code
-     * for sm_90 and in the codes that an H200 made. */
+    /* Not (a + (b << 4)) >> CODE_BIT(E2M1): ptxas of CUDA 13.0 takes b for 0 there, as its code for
+     * sm_90 shows, and codes that an H200 made. */
     if (as == E2M1)
         return a >> CODE_BIT(E2M1) | b >> (CODE_BIT(E2M1) - 4);
     value[0] = q0 < 0.0f ? -value[0] : value[0];
