@@ -231,13 +231,15 @@ static bool is_breach(const struct cast *cast, uint64_t g, int max)
 static int fail_breach(const struct cast *cast, uint64_t g, int max, struct k3_err *err)
 {
     struct place at = place_of(cast->quant, cast->rows, g);
+    const bool is_bf16 = cast->quant->params.to == K3_Q_BF16; /* perhaps on the way to another */
     return k3_fail(err, K3_EUNSUPPORTED,
                    "tensor %s: the group at scale index %" PRIu64 " (row %" PRIu64
                    ", group %" PRIu64 ") has scale byte %u, out of the window in which %s is exact "
-                   "(largest %d): give --oow requant or --oow snap, or keep it with a pattern in "
+                   "(largest %d): give --oow requant or --oow snap%s, or keep it with a pattern in "
                    "--quant",
                    cast->quant->name, at.index, at.row, at.col, scale_of(cast, g),
-                   k3_qfmt_name(cast->quant->params.to), max);
+                   k3_qfmt_name(cast->quant->params.to), max,
+                   is_bf16 ? " (no help where bf16 is only the way to the format)" : "");
 }
 
 /* What values of group g became: an error that is not 0.  `half` are twice the values as they

@@ -159,11 +159,25 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
     return 0;
 }
 
+static int parse_entries(const char *text, struct k3_policy *policy, struct k3_err *err);
+
+/* Entries behind the name of a policy change what that says; NULL: the text begins with no name. */
+static const char *after_name(const char *text, struct k3_policy *policy, struct k3_err *err)
+{
+    size_t bytes = strcspn(text, ",");
+    for (size_t i = 0; i < NAMED_COUNT; i++)
+        if (text[bytes] == ',' && text[bytes + 1] && strlen(named[i].name) == bytes &&
+            !memcmp(named[i].name, text, bytes))
+            return parse_entries(named[i].entries, policy, err) ? NULL : text + bytes + 1;
+    return NULL;
+}
+
 static int parse_entries(const char *text, struct k3_policy *policy, struct k3_err *err)
 {
     uint32_t seen = 0;
     char shown[K3_SHOWN_BYTES];
-    for (const char *at = text; *at;) {
+    const char *rest = after_name(text, policy, err);
+    for (const char *at = rest ? rest : text; *at;) {
         size_t bytes = strcspn(at, ",");
         char entry[ENTRY_BYTES];
         const char *equals = memchr(at, '=', bytes);

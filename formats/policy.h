@@ -27,9 +27,10 @@ struct k3_policy {
 /* The policy that changes nothing. */
 void k3_policy_init(struct k3_policy *policy);
 
-/* Add the text of --quant: a name of k3_policy_name, or ENTRY[,ENTRY...] with ENTRY = ROLE=FORMAT
- * or PATTERN=FORMAT (a pattern has a `.` or a `*`), and, as canonical texts have them,
- * config=modelopt and oow=requant or oow=snap.  K3_EUSAGE with one sentence. */
+/* Add the text of --quant: a name of k3_policy_name, or ENTRY[,ENTRY...], or a name and entries
+ * that change what it says, with ENTRY = ROLE=FORMAT or PATTERN=FORMAT (a pattern has a `.` or a
+ * `*`), and, as canonical texts have them, config=modelopt and oow=requant or oow=snap.  K3_EUSAGE
+ * with one sentence. */
 int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *err);
 
 /* The same from a JSON document: one object whose members are such entries, in their order. */

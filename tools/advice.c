@@ -54,6 +54,22 @@ static int load_policy(const char *path, char **text, size_t *bytes, struct k3_e
     return rc;
 }
 
+/* A policy is what a user wrote: what is wrong with it is wrong with the command. */
+static int parse_file(const char *path, const char *text, size_t bytes, struct k3_policy *policy,
+                      struct k3_err *err)
+{
+    struct k3_err why;
+    k3_err_init(&why);
+    int rc = k3_policy_parse_json(path, text, bytes, policy, &why);
+    if (rc != K3_EFORMAT && rc != K3_ECORRUPT)
+        return rc ? k3_fail_as(err, &why) : 0;
+    const char *advice = strrchr(why.text, ';');
+    return k3_fail(err, K3_EUSAGE,
+                   "%.*s; a policy is one object of roles or patterns and their formats, like "
+                   "{\"experts\": \"nvfp4\"}",
+                   (int)(advice ? advice - why.text : (ptrdiff_t)strlen(why.text)), why.text);
+}
+
 int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
 {
     static const uint8_t oow[] = {K3_OOW_FAIL, K3_OOW_REQUANT, K3_OOW_SNAP};
@@ -65,7 +81,7 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
     if (length > 5 && !strcmp(opts->quant + length - 5, ".json")) {
         rc = load_policy(opts->quant, &text, &bytes, err);
         if (!rc)
-            rc = k3_policy_parse_json(opts->quant, text, bytes, policy, err);
+            rc = parse_file(opts->quant, text, bytes, policy, err);
         free(text);
     } else {
         rc = k3_policy_parse(opts->quant, policy, err);

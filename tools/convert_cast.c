@@ -26,10 +26,11 @@ enum k3_qfmt k3_cast_fmt(const struct k3_plan *plan, uint32_t slot)
     return k3_policy_fmt(&plan->policy, &plan->config, rule, layer);
 }
 
-struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt to)
+struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt from, enum k3_qfmt to)
 {
     struct k3_qparams params = k3_qparams_default(to);
-    params.oow = (enum k3_oow)plan->policy.oow;
+    if (k3_quant_route(from, to) != K3_QROUTE_VIA_BF16)
+        params.oow = (enum k3_oow)plan->policy.oow;
     return params;
 }
 
@@ -211,7 +212,7 @@ static int begin_matrix(struct k3_caster *caster, const struct k3_run *run, stru
     k3_plan_slot_name(plan, run->slot, caster->name, sizeof caster->name);
     caster->quant = (struct k3_quant){
         .name = caster->name,
-        .params = k3_cast_params(plan, to),
+        .params = k3_cast_params(plan, caster->from, to),
         .cols = cols,
         .global = caster->survey->globals ? caster->survey->globals[run->slot] : 0};
     int rc = k3_qfmt_geometry(to, any->slice.row_count, cols, &caster->geom, err);

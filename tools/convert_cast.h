@@ -79,8 +79,9 @@ int k3_cast_read(const struct k3_ckpt *ckpt, uint32_t slot, uint64_t begin, void
                  uint64_t bytes, struct k3_err *err);
 /* Slot of the scales of an MXFP4 matrix. */
 uint32_t k3_cast_scale_slot(const struct k3_plan *plan, uint32_t slot);
-/* Parameters of a cast to `to` by the policy of a plan. */
-struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt to);
+/* Parameters of a cast by the policy of a plan.  By way of BF16 a group that BF16 cannot hold is
+ * refused whatever --oow says: the second step would not know what the first one lost. */
+struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt from, enum k3_qfmt to);
 /* At least `bytes` at *data. */
 int k3_cast_grow(uint8_t **data, size_t *cap, uint64_t bytes, struct k3_err *err);
 

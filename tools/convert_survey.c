@@ -82,7 +82,8 @@ static void matrix_of(const struct look *look, uint32_t slot, struct matrix *mat
     }
     matrix->quant = (struct k3_quant){
         .name = matrix->name,
-        .params = k3_cast_params(plan, k3_policy_fmt(&plan->policy, &plan->config, rule, layer)),
+        .params = k3_cast_params(plan, matrix->from,
+                                 k3_policy_fmt(&plan->policy, &plan->config, rule, layer)),
         .cols = matrix->from == K3_Q_MXFP4 ? matrix->row_bytes * 2 : matrix->row_bytes / 2};
 }
 

@@ -8,6 +8,7 @@
 #include "job.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void put_option(struct k3_text *out, const char *name, const char *then, const char *now)
@@ -50,6 +51,19 @@ static void put_layout(struct k3_text *out, const struct k3_layout *then,
     put_option(out, "vision", vision[then->vision], vision[now->vision]);
 }
 
+/* Canonical texts, options of casts in them; without memory for these nothing is said. */
+static void put_policy(struct k3_text *out, const struct k3_policy *then,
+                       const struct k3_policy *now)
+{
+    char *text = malloc(2 * K3_POLICY_TEXT_BYTES);
+    if (!text)
+        return;
+    k3_policy_text(then, text);
+    k3_policy_text(now, text + K3_POLICY_TEXT_BYTES);
+    put_option(out, "quant", text, text + K3_POLICY_TEXT_BYTES);
+    free(text);
+}
+
 static bool is_same_source(const struct k3_source *a, const struct k3_source *b)
 {
     return strcmp(a->name, b->name) == 0 && a->bytes == b->bytes &&
@@ -86,11 +100,13 @@ void k3_job_differs(const char *plan_text, size_t bytes, const struct k3_plan *n
     k3_text_init(&text);
     if (k3_plan_decode(plan_text, bytes, &then, NULL) == 0) {
         put_layout(&text, &then->layout, &now->layout);
+        put_policy(&text, &then->policy, &now->policy);
         put_option(&text, "revision", then->revision, now->revision);
         put_checkpoint(&text, then, now);
     }
     snprintf(found, K3_JOB_FOUND_BYTES, "%.*s", (int)K3_JOB_FOUND_BYTES - 1,
-             text.bytes && !text.failed ? text.data : "another checkpoint, layout or revision");
+             text.bytes && !text.failed ? text.data
+                                        : "another checkpoint, layout, revision or --quant");
     k3_text_fini(&text);
     k3_plan_close(then);
 }

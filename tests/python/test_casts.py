@@ -230,6 +230,12 @@ def check_refusals(suite, tool, ckpt, where):
     with open(path, "w", encoding="utf-8") as f:
         json.dump({"experts": "nvfp4", "*.self_attn.o_proj": "fp8-block"}, f)
     one = tool.run("plan", ckpt, "--tp", "2", "--json", "--quant", path)
+    broken = os.path.join(where, "broken.json")
+    with open(broken, "w", encoding="utf-8") as f:
+        f.write('{"experts": "nvfp4",}')
+    done = tool.run("plan", ckpt, "--tp", "2", "--quant", broken)
+    suite.check(done.code == 2 and "a policy is one object" in done.err and "byte 20" in done.err,
+                f"a policy file with an error is one in the command: {done.err}")
     two = tool.run("plan", ckpt, "--tp", "2", "--json", "--quant",
                    "experts=nvfp4,*.self_attn.o_proj=fp8-block")
     suite.check(one.code == 0 and one.out == two.out, "a policy from a file", one)
