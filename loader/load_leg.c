@@ -7,6 +7,7 @@
 #include "gpu_api.h"
 #include "load_internal.h"
 #include "mem.h"
+#include "mem.h"
 #include "sha256.h"
 #include "thread.h"
 #include "workers.h"
@@ -32,11 +33,11 @@ static void choose_sizes(struct k3_load_leg *leg)
                      : is_gpu            ? K3_LOAD_POOL_BYTES
                                          : K3_LOAD_STAGING_BYTES;
     uint64_t count = bytes / K3_LOAD_CHUNK_BYTES;
+    leg->slots.each = 1;
     if (has_slots) {
-        uint64_t cap = K3_LOAD_SLOT_COUNT_MAX;
-        leg->slots.count = (uint32_t)(count < 2 ? 2 : count > cap ? cap : count);
+        k3_load_slots_choose(&leg->slots, bytes);
         /* The others are being copied from: 51.2 GB/s on an H200, where 3/4 for reads gave 49.9. */
-        leg->depth = leg->slots.count / 2;
+        leg->depth = leg->slots.count * leg->slots.each / 2;
         leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;
@@ -86,27 +87,6 @@ uint32_t k3_load_leg_threads(const struct k3_load_leg *leg, bool is_direct)
 
 /* ---- open and close ---- */
 
-/* Memory of the slots; touched, so that registering it finds huge pages. */
-static int fill_slots(struct k3_load_leg *leg, struct k3_err *err)
-{
-    struct k3_load_slots *slots = &leg->slots;
-    const size_t bytes = (size_t)slots->count * K3_LOAD_CHUNK_BYTES;
-    void *data = NULL;
-    slots->free = calloc(slots->count, sizeof *slots->free);
-    slots->copying = calloc(slots->count, sizeof *slots->copying);
-    if (!slots->free || !slots->copying)
-        return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->count);
-    for (uint32_t i = 0; i < slots->count; i++)
-        slots->free[slots->free_count++] = slots->count - 1 - i;
-    int rc = k3_mem_alloc(bytes, &data, err);
-    if (rc)
-        return rc;
-    slots->data = data;
-    leg->place_errno = k3_numa_prefer(&leg->place, data, bytes);
-    memset(data, 0, bytes);
-    return 0;
-}
-
 struct filling {
     struct k3_load_leg *leg;
     int rc;
@@ -116,7 +96,7 @@ struct filling {
 static void *fill_slots_beside(void *context)
 {
     struct filling *filling = context;
-    filling->rc = fill_slots(filling->leg, &filling->err);
+    filling->rc = k3_load_slots_open(filling->leg, &filling->err);
     return NULL;
 }
 
@@ -138,18 +118,6 @@ static int open_device_and_slots(struct k3_load_leg *leg, struct k3_err *err)
     int rc = leg->dev_ops->open(&options, &leg->dev, err);
     pthread_join(thread, NULL);
     return rc ? rc : filling.rc ? k3_fail_as(err, &filling.err) : 0;
-}
-
-static int pin_slots(struct k3_load_leg *leg, struct k3_err *err)
-{
-    struct k3_load_slots *slots = &leg->slots;
-    const size_t bytes = (size_t)slots->count * K3_LOAD_CHUNK_BYTES;
-    if (slots->count == 0)
-        return 0;
-    int rc = leg->dev_ops->pin(leg->dev, slots->data, bytes, err);
-    slots->is_pinned = !rc;
-    leg->pinned_bytes = bytes;
-    return rc;
 }
 
 static int open_images(struct k3_load_leg *leg, struct k3_err *err)
@@ -185,19 +153,7 @@ int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err)
         rc = open_images(leg, err);
     if (!rc)
         rc = k3_load_scratch_open(leg, err);
-    return rc ? rc : pin_slots(leg, err);
-}
-
-void k3_load_leg_drop_slots(struct k3_load_leg *leg)
-{
-    struct k3_load_slots *slots = &leg->slots;
-    if (slots->is_pinned)
-        leg->dev_ops->unpin(leg->dev, slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
-    k3_mem_free(slots->data, (size_t)slots->count * K3_LOAD_CHUNK_BYTES);
-    free(slots->free);
-    free(slots->copying);
-    memset(slots, 0, sizeof *slots);
-    leg->pinned_bytes = 0;
+    return rc ? rc : k3_load_slots_pin(leg, err);
 }
 
 void k3_load_leg_close_engine(struct k3_load_leg *leg)
@@ -220,7 +176,7 @@ void k3_load_leg_close(struct k3_load_leg *leg)
         rank->image = NULL;
     }
     k3_load_scratch_close(leg);
-    k3_load_leg_drop_slots(leg);
+    k3_load_slots_drop(leg);
     if (leg->dev)
         leg->dev_ops->close(leg->dev);
     free(leg->batches);
@@ -243,8 +199,30 @@ static uint32_t part_in_dir(const struct k3_load *load, const struct k3_dir *dir
     return index;
 }
 
-/* One chunk of each directory in turn, so that every drive has its share of the reads in flight.
- */
+/* Where in its parts a directory is. */
+struct dir_place {
+    uint32_t part, unit;
+};
+
+/* The next chunks of a directory: as many as share a slot. */
+static void add_chunks(struct k3_load_leg *leg, struct dir_place *place)
+{
+    const uint32_t left = leg->load->parts[place->part].unit_count - place->unit;
+    const uint32_t wide = leg->slots.each * K3_LOAD_CHUNK_UNITS;
+    const uint32_t count = left < wide ? left : wide;
+    for (uint32_t at = 0; at < count; at += K3_LOAD_CHUNK_UNITS)
+        leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
+            .part = place->part,
+            .unit_begin = place->unit + at,
+            .unit_count =
+                (uint8_t)(count - at < K3_LOAD_CHUNK_UNITS ? count - at : K3_LOAD_CHUNK_UNITS),
+            .slot_at = (uint8_t)(at / K3_LOAD_CHUNK_UNITS),
+            .slot_chunks = (uint8_t)k3_div_up(count, K3_LOAD_CHUNK_UNITS),
+        };
+    place->unit += count;
+}
+
+/* One slot of each directory in turn, so that every drive has its share of the reads in flight. */
 void k3_load_leg_chunks(struct k3_load_leg *leg)
 {
     const struct k3_load *load = leg->load;
@@ -252,26 +230,21 @@ void k3_load_leg_chunks(struct k3_load_leg *leg)
     const struct k3_load_rank *last = &load->ranks[leg->rank_begin + leg->rank_count - 1];
     const uint32_t first = load->ranks[leg->rank_begin].part_begin;
     const uint32_t end = last->part_begin + last->row->part_count;
-    uint32_t part[K3_SET_DIR_COUNT_MAX], unit[K3_SET_DIR_COUNT_MAX];
+    struct dir_place places[K3_SET_DIR_COUNT_MAX];
     uint64_t chunk_count = 0;
     for (uint32_t i = first; i < end; i++)
         chunk_count += k3_div_up(load->parts[i].unit_count, K3_LOAD_CHUNK_UNITS);
-    for (uint32_t d = 0; d < set->dir_count; d++) {
-        part[d] = part_in_dir(load, &set->dirs[d], first, end);
-        unit[d] = 0;
-    }
+    for (uint32_t d = 0; d < set->dir_count; d++)
+        places[d] = (struct dir_place){part_in_dir(load, &set->dirs[d], first, end), 0};
     while (leg->chunk_count < chunk_count) {
         for (uint32_t d = 0; d < set->dir_count; d++) {
-            if (part[d] == end)
+            struct dir_place *place = &places[d];
+            if (place->part == end)
                 continue;
-            uint32_t left = load->parts[part[d]].unit_count - unit[d];
-            uint32_t count = left < K3_LOAD_CHUNK_UNITS ? left : K3_LOAD_CHUNK_UNITS;
-            leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
-                .part = part[d], .unit_begin = unit[d], .unit_count = (uint8_t)count};
-            unit[d] += count;
-            if (count == left) {
-                part[d] = part_in_dir(load, &set->dirs[d], part[d] + 1, end);
-                unit[d] = 0;
+            add_chunks(leg, place);
+            if (place->unit == load->parts[place->part].unit_count) {
+                place->part = part_in_dir(load, &set->dirs[d], place->part + 1, end);
+                place->unit = 0;
             }
         }
     }

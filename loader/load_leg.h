@@ -9,15 +9,13 @@
 #include "dev.h"
 #include "io.h"
 #include "k3_load.h"
+#include "load_slots.h"
 #include "numa.h"
 #include "set.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Units of one read: 4 MiB fill the pipe of every drive and bus measured (design section 9). */
-#define K3_LOAD_CHUNK_UNITS    8u
-#define K3_LOAD_CHUNK_BYTES    ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
 #define K3_LOAD_STAGING_BYTES  (64u << 20)  /* default: 16 chunks keep one NVMe drive busy */
 #define K3_LOAD_POOL_BYTES     (128u << 20) /* default of a GPU: half reads, half copies */
 #define K3_LOAD_SLOT_COUNT_MAX 512u         /* 2 GiB of pinned memory: more never helped */
@@ -35,13 +33,16 @@
 
 enum k3_chunk_state { K3_CHUNK_WAITING, K3_CHUNK_IN_FLIGHT, K3_CHUNK_ARRIVED, K3_CHUNK_FAILED };
 
-/* One read: units [unit_begin, +unit_count) of the data section of a part. */
+/* One read: units [unit_begin, +unit_count) of the data section of a part.  Those that share a slot
+ * follow each other in the table and in the part. */
 struct k3_load_chunk {
     uint32_t part;       /* index in parts */
     uint32_t unit_begin; /* from the start of the data section */
     uint16_t slot;       /* while in flight, where reads land in slots */
     uint8_t unit_count;  /* 1..K3_LOAD_CHUNK_UNITS */
     uint8_t state;       /* enum k3_chunk_state */
+    uint8_t slot_at;     /* its place in the slot, in chunks */
+    uint8_t slot_chunks; /* that the slot gets: 1..each of the slots */
 };
 
 /* A stretch of a data section and where it lies on the device. */
@@ -84,36 +85,11 @@ struct k3_load_rank {
     uint32_t tensor_count, view_count;
 };
 
-/* A slot that is being copied from: free again when its lane has done so many operations. */
-struct k3_load_copying {
-    uint64_t op_count;
-    uint64_t chunk; /* number in the leg */
-    double begin_seconds;
-    uint32_t lane;
-    uint32_t slot;
-};
-
-/* The bounded pool that reads land in, where they cannot land in the image. */
-struct k3_load_slots {
-    uint8_t *data;                   /* count * K3_LOAD_CHUNK_BYTES, pinned; owned */
-    uint32_t *free;                  /* a stack: what was used last is in the caches still; owned */
-    struct k3_load_copying *copying; /* a ring, oldest first; owned */
-    uint32_t count;                  /* 0: reads land in the image */
-    uint32_t free_count, copying_begin, copying_count;
-    bool is_pinned;
-};
-
 /* Arrived chunks of a lane that will be checked by one operation. */
 struct k3_load_batch {
-    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_CHUNK_UNITS];
+    struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_SLOT_UNITS];
     uint32_t check_count, unit_count, scratch_count;
     uint32_t due_units; /* so many are checked together */
-};
-
-/* Some units of a part. */
-struct k3_load_units {
-    const struct k3_load_part *part;
-    uint32_t unit_begin, unit_count; /* from the start of the data section */
 };
 
 /* Seconds the thread of a leg spent waiting, by what for. */
@@ -175,8 +151,6 @@ struct k3_load_leg {
 };
 /* Open device, memory and slots of a leg whose ranks are known; any thread. */
 int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
-/* Give its slots back: the engine reads into the images after all.  No read, no copy under way. */
-void k3_load_leg_drop_slots(struct k3_load_leg *leg);
 /* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
 void k3_load_leg_chunks(struct k3_load_leg *leg);
 /* Before any leg is closed: what engines share may be in the context of any GPU. */
@@ -215,6 +189,9 @@ int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_de
                       uint32_t check_count, struct k3_err *err);
 uint64_t k3_load_file_offset(const struct k3_load_part *part, uint32_t unit);
 void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event);
+/* Units of a lane were read or copied from then until now. */
+void k3_load_trace_units(struct k3_load_leg *leg, enum k3_load_event_kind kind,
+                         const struct k3_load_units *units, uint32_t lane, double begin_seconds);
 /* A batch of checks was begun; those whose answers came are done. */
 void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane);
 void k3_load_trace_checks_done(struct k3_load_leg *leg);

@@ -183,8 +183,7 @@ static uint32_t list_regions(const struct k3_load_leg *leg, struct k3_io_region 
 {
     const struct k3_load *load = leg->load;
     if (leg->slots.count && !load->reaches_device) {
-        regions[0] = (struct k3_io_region){leg->slots.data,
-                                           (size_t)leg->slots.count * K3_LOAD_CHUNK_BYTES};
+        regions[0] = (struct k3_io_region){leg->slots.data, k3_load_slots_bytes(&leg->slots)};
         return 1;
     }
     bool is_gpu = load->reaches_device;
@@ -390,7 +389,7 @@ static int change_to_gpufile(struct k3_load *load, const struct k3_io_ops *ops, 
     load->reaches_device = true;
     if (open_engine(load, ops, true, &why) == 0) {
         for (uint32_t i = 0; i < load->leg_count; i++)
-            k3_load_leg_drop_slots(&load->legs[i]);
+            k3_load_slots_drop(&load->legs[i]);
         return 0;
     }
     note_slower(load, ops, &why);

@@ -50,97 +50,26 @@ int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_de
     return rc;
 }
 
-/* ---- slots ---- */
-
-static uint8_t *slot_data(const struct k3_load_slots *slots, uint32_t slot)
-{
-    return slots->data + (size_t)slot * K3_LOAD_CHUNK_BYTES;
-}
-
-static void trace_chunk(struct k3_load_leg *leg, enum k3_load_event_kind kind, uint64_t number,
-                        uint32_t lane, double begin_seconds)
-{
-    const struct k3_load_chunk *chunk = &leg->chunks[number];
-    struct k3_load *load = leg->load;
-    if (!load->trace.events)
-        return;
-    const struct k3_load_event event = {
-        .begin_seconds = begin_seconds,
-        .end_seconds = k3_load_now(),
-        .leg = (uint32_t)(leg - load->legs),
-        .lane = lane,
-        .part = chunk->part,
-        .unit_begin = chunk->unit_begin,
-        .unit_count = chunk->unit_count,
-        .kind = kind,
-    };
-    k3_load_trace_add(load, &event);
-}
-
-static void push_copying(struct run *run, uint64_t number)
-{
-    struct k3_load_leg *leg = run->leg;
-    struct k3_load_slots *slots = &leg->slots;
-    uint32_t at = (slots->copying_begin + slots->copying_count++) % slots->count;
-    slots->copying[at] = (struct k3_load_copying){
-        .op_count = leg->lane_ops[run->lane],
-        .chunk = number,
-        .begin_seconds = leg->load->trace.events ? k3_load_now() : 0,
-        .lane = run->lane,
-        .slot = leg->chunks[number].slot,
-    };
-}
-
-/* Take the oldest copy's slot back, waiting until it is done. */
-static int pop_copying(struct k3_load_leg *leg, struct k3_err *err)
-{
-    struct k3_load_slots *slots = &leg->slots;
-    const struct k3_load_copying copying = slots->copying[slots->copying_begin];
-    double begin_seconds = k3_load_now();
-    int rc = leg->dev_ops->copy_wait(leg->dev, copying.lane, copying.op_count, err);
-    leg->waits.copy += k3_load_now() - begin_seconds;
-    if (rc)
-        return rc;
-    trace_chunk(leg, K3_TRACE_COPY, copying.chunk, copying.lane, copying.begin_seconds);
-    slots->copying_begin = (slots->copying_begin + 1) % slots->count;
-    slots->copying_count--;
-    slots->free[slots->free_count++] = copying.slot;
-    return 0;
-}
-
 /* Enough slots that `depth` reads can be in flight: the bus is the slower side when this waits. */
 static int free_slots(struct run *run, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
-    struct k3_load_slots *slots = &leg->slots;
     int rc = 0;
-    while (!rc && slots->copying_count && run->in_flight + slots->free_count < leg->depth)
-        rc = pop_copying(leg, err);
+    while (!rc && leg->slots.copying_count &&
+           run->in_flight + k3_load_slots_room(leg, run->next) < leg->depth)
+        rc = k3_load_slots_pop(leg, err);
     return rc;
-}
-
-/* When all lanes are empty every slot is free. */
-static void reset_slots(struct k3_load_slots *slots)
-{
-    slots->free_count = 0;
-    slots->copying_begin = 0;
-    slots->copying_count = 0;
-    for (uint32_t i = 0; i < slots->count; i++)
-        slots->free[slots->free_count++] = slots->count - 1 - i;
 }
 
 /* ---- reads ---- */
 
-/* Where the next chunk's read may land; NULL: no slot is free. */
-static void *take_target(struct k3_load_leg *leg, struct k3_load_chunk *chunk)
+/* Where a chunk's read may land; NULL: no slot is free. */
+static void *take_target(struct k3_load_leg *leg, uint64_t number)
 {
-    struct k3_load_slots *slots = &leg->slots;
-    if (slots->count == 0)
-        return leg->load->parts[chunk->part].target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
-    if (slots->free_count == 0)
-        return NULL;
-    chunk->slot = (uint16_t)slots->free[--slots->free_count];
-    return slot_data(slots, chunk->slot);
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
+    if (leg->slots.count)
+        return k3_load_slot_take(leg, number);
+    return leg->load->parts[chunk->part].target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
 }
 
 /* When a chunk's read was handed over: kept for a trace only. */
@@ -168,11 +97,11 @@ static int submit_more(struct run *run, struct k3_err *err)
         uint32_t count = 0;
         while (count < BATCH_COUNT && run->in_flight + count < leg->depth &&
                run->next + count < leg->chunk_count) {
-            struct k3_load_chunk *chunk = &leg->chunks[run->next + count];
+            const struct k3_load_chunk *chunk = &leg->chunks[run->next + count];
             const struct k3_load_part *part = &leg->load->parts[chunk->part];
             if (!k3_load_pace_takes(leg->load, chunk_bytes(chunk)))
                 break;
-            void *target = take_target(leg, chunk);
+            void *target = take_target(leg, run->next + count);
             if (!target) {
                 k3_load_pace_gives(leg->load, chunk_bytes(chunk));
                 break;
@@ -229,22 +158,70 @@ static int flush_lanes(struct k3_load_leg *leg, struct k3_err *err)
     return rc;
 }
 
-static int copy_and_check(struct run *run, uint64_t number, struct k3_err *err)
+static struct k3_load_units units_of(const struct k3_load_leg *leg,
+                                     const struct k3_load_chunk *chunk)
+{
+    return (struct k3_load_units){&leg->load->parts[chunk->part], chunk->unit_begin,
+                                  chunk->unit_count};
+}
+
+static int check(struct run *run, const struct k3_load_units *units, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
-    const struct k3_load_chunk *chunk = &leg->chunks[number];
-    const struct k3_load_units units = {&leg->load->parts[chunk->part], chunk->unit_begin,
-                                        chunk->unit_count};
-    int rc = 0;
-    if (leg->slots.count) {
-        rc = k3_load_copy_units(leg, run->lane, &units, slot_data(&leg->slots, chunk->slot), err);
-        push_copying(run, number);
-    }
-    if (!rc && leg->load->verify)
-        rc = k3_load_check_units(leg, run->lane, &units, err);
+    int rc = leg->load->verify ? k3_load_check_units(leg, run->lane, units, err) : 0;
     if (!rc && leg->batches[run->lane].unit_count >= leg->batches[run->lane].due_units)
         rc = k3_load_checks_flush(leg, run->lane, err);
+    return rc;
+}
+
+/* Chunks of one slot that arrived, from the first on; the copy is of all of them. */
+static int copy_and_check(struct run *run, const struct k3_load_chunk *first, uint32_t count,
+                          bool is_last, struct k3_err *err)
+{
+    struct k3_load_leg *leg = run->leg;
+    struct k3_load_units units = units_of(leg, first);
+    for (uint32_t i = 1; i < count; i++)
+        units.unit_count += first[i].unit_count;
+    int rc = k3_load_copy_units(leg, run->lane, &units, k3_load_slot_data(leg, first), err);
+    const struct k3_load_copying copying = {
+        .units = units,
+        .op_count = leg->lane_ops[run->lane],
+        .begin_seconds = leg->load->trace.events ? k3_load_now() : 0,
+        .lane = run->lane,
+        .slot = is_last ? first->slot : K3_LOAD_SLOT_NONE,
+    };
+    k3_load_slots_push(leg, &copying);
+    return rc ? rc : check(run, &units, err);
+}
+
+/* All reads of a slot came back: what arrived goes on, in as few copies as there are gaps. */
+static int empty_slot(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+{
+    struct k3_load_leg *leg = run->leg;
+    const struct k3_load_chunk *first = chunk - chunk->slot_at, *end = first + chunk->slot_chunks;
+    int rc = 0;
+    while (end > first && end[-1].state != K3_CHUNK_ARRIVED)
+        end--;
+    if (first == end)
+        k3_load_slot_free(leg, chunk->slot);
+    while (first < end && !rc) {
+        uint32_t count = 0;
+        while (first + count < end && first[count].state == K3_CHUNK_ARRIVED)
+            count++;
+        if (count)
+            rc = copy_and_check(run, first, count, first + count == end, err);
+        first += count ? count : 1;
+    }
     run->lane = (run->lane + 1) % leg->lane_count;
+    return rc;
+}
+
+/* A read that landed where it belongs. */
+static int check_in_image(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
+{
+    const struct k3_load_units units = units_of(run->leg, chunk);
+    int rc = check(run, &units, err);
+    run->lane = (run->lane + 1) % run->leg->lane_count;
     return rc;
 }
 
@@ -263,13 +240,14 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
     atomic_fetch_add_explicit(&leg->load->done_bytes, chunk_bytes(chunk), memory_order_relaxed);
     if (done->sys_errno || done->bytes != chunk_bytes(chunk)) {
         chunk->state = K3_CHUNK_FAILED;
-        if (leg->slots.count)
-            leg->slots.free[leg->slots.free_count++] = chunk->slot;
-        return 0;
+    } else {
+        const struct k3_load_units units = units_of(leg, chunk);
+        chunk->state = K3_CHUNK_ARRIVED;
+        k3_load_trace_units(leg, K3_TRACE_READ, &units, 0, submit_seconds(leg, done->tag));
     }
-    chunk->state = K3_CHUNK_ARRIVED;
-    trace_chunk(leg, K3_TRACE_READ, done->tag, 0, submit_seconds(leg, done->tag));
-    return copy_and_check(run, done->tag, err);
+    if (leg->slots.count)
+        return k3_load_slot_came(leg, done->tag) ? empty_slot(run, chunk, err) : 0;
+    return chunk->state == K3_CHUNK_ARRIVED ? check_in_image(run, chunk, err) : 0;
 }
 
 static int reap_some(struct run *run, struct k3_err *err)
@@ -350,11 +328,8 @@ int k3_load_leg_wait(struct k3_load_leg *leg, struct k3_err *err)
             rc = lane_rc;
     }
     leg->waits.check += k3_load_now() - begin_seconds;
-    for (uint32_t i = 0; i < leg->slots.copying_count && !rc; i++) {
-        const struct k3_load_copying *copying =
-            &leg->slots.copying[(leg->slots.copying_begin + i) % leg->slots.count];
-        trace_chunk(leg, K3_TRACE_COPY, copying->chunk, copying->lane, copying->begin_seconds);
-    }
+    if (!rc)
+        k3_load_slots_trace(leg);
     k3_load_trace_checks_done(leg);
     leg->open_check_count = 0; /* of a failed lane no answer comes */
     return rc;
@@ -370,7 +345,7 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
     leg->reread_units = 0;
     memset(&leg->waits, 0, sizeof leg->waits);
     set_lanes_apart(leg);
-    reset_slots(&leg->slots);
+    k3_load_slots_reset(&leg->slots);
     double begin_seconds = k3_load_now();
     struct run run = {.leg = leg, .tells = tells};
     int rc = transfer(&run, err);

@@ -25,8 +25,9 @@ static void choose(struct sample *sample, bool is_odd)
         count = SAMPLE_COUNT;
     if (count > leg->depth)
         count = leg->depth;
-    if (leg->slots.count && count > leg->slots.count)
-        count = leg->slots.count;
+    const uint32_t places = leg->slots.count * leg->slots.each;
+    if (places && count > places)
+        count = places;
     sample->count = (uint32_t)count;
     /* Spread over the leg, so that every directory has its share. */
     for (uint32_t i = 0; i < sample->count; i++)

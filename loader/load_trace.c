@@ -64,6 +64,25 @@ void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event)
         trace->events[n] = *event;
 }
 
+void k3_load_trace_units(struct k3_load_leg *leg, enum k3_load_event_kind kind,
+                         const struct k3_load_units *units, uint32_t lane, double begin_seconds)
+{
+    struct k3_load *load = leg->load;
+    if (!load->trace.events)
+        return;
+    const struct k3_load_event event = {
+        .begin_seconds = begin_seconds,
+        .end_seconds = k3_load_now(),
+        .leg = (uint32_t)(leg - load->legs),
+        .lane = lane,
+        .part = (uint32_t)(units->part - load->parts),
+        .unit_begin = units->unit_begin,
+        .unit_count = units->unit_count,
+        .kind = kind,
+    };
+    k3_load_trace_add(load, &event);
+}
+
 /* Which part a table of results belongs to: parts lie in order. */
 static uint32_t part_of_result(const struct k3_load *load, const uint8_t *result)
 {

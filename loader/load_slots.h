@@ -1,0 +1,80 @@
+/* The bounded pool of a leg: pinned slots that reads land in where they cannot land in the image,
+ * and the queue of copies out of them.  Not installed.
+ *
+ * A slot holds the reads of one part that lie one behind the other, and is copied as a whole: a
+ * copy of 4 MiB reaches 97 % of what the bus does with large ones, one of 8 MiB 98 %. */
+#ifndef K3_LOAD_SLOTS_H
+#define K3_LOAD_SLOTS_H
+
+#include "dev.h"
+#include "k3_err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct k3_load_chunk;
+struct k3_load_leg;
+struct k3_load_part;
+
+/* Units of one read: 4 MiB fill the pipe of every drive and bus measured (design section 9). */
+#define K3_LOAD_CHUNK_UNITS 8u
+#define K3_LOAD_CHUNK_BYTES ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
+#define K3_LOAD_SLOT_CHUNKS 2u /* of a pool that has 8 slots then; of a smaller one: 1 */
+#define K3_LOAD_SLOT_UNITS  (K3_LOAD_SLOT_CHUNKS * K3_LOAD_CHUNK_UNITS)
+
+/* Some units of a part. */
+struct k3_load_units {
+    const struct k3_load_part *part;
+    uint32_t unit_begin, unit_count; /* from the start of the data section */
+};
+
+/* Chunks that are being copied from their slot: done when the lane has done so many operations. */
+struct k3_load_copying {
+    struct k3_load_units units;
+    uint64_t op_count;
+    double begin_seconds;
+    uint32_t lane;
+    uint32_t slot; /* free again then; K3_LOAD_SLOT_NONE: another copy of it is behind this one */
+};
+#define K3_LOAD_SLOT_NONE UINT32_MAX
+
+struct k3_load_slots {
+    uint8_t *data;                   /* pinned; owned */
+    uint32_t *free;                  /* a stack: what was used last is in the caches still; owned */
+    uint8_t *awaited;                /* of each slot: chunks that did not come back yet; owned */
+    struct k3_load_copying *copying; /* a ring of count * each, oldest first; owned */
+    uint32_t count;                  /* 0: reads land in the image */
+    uint32_t each;                   /* chunks in a slot */
+    uint32_t free_count, copying_begin, copying_count;
+    bool is_pinned;
+};
+
+/* Slots for a pool of so many bytes: two at least. */
+void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes);
+size_t k3_load_slots_bytes(const struct k3_load_slots *slots);
+/* Memory, touched, so that registering it finds huge pages; another thread may start the device
+ * meanwhile.  Pinned once both are there.  K3_ENOMEM, K3_EDEVICE. */
+int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err);
+int k3_load_slots_pin(struct k3_load_leg *leg, struct k3_err *err);
+/* No read and no copy under way. */
+void k3_load_slots_drop(struct k3_load_leg *leg);
+/* All are free: when all lanes are empty. */
+void k3_load_slots_reset(struct k3_load_slots *slots);
+
+/* Chunks from `next` on that could be asked for now. */
+uint32_t k3_load_slots_room(const struct k3_load_leg *leg, uint64_t next);
+/* Where the read of a chunk may land; NULL: no slot is free.  Chunks take turns in their order. */
+uint8_t *k3_load_slot_take(struct k3_load_leg *leg, uint64_t number);
+uint8_t *k3_load_slot_data(const struct k3_load_leg *leg, const struct k3_load_chunk *chunk);
+/* A chunk came back, whatever it brought.  True: it was the last of its slot, which is to be copied
+ * from or freed. */
+bool k3_load_slot_came(struct k3_load_leg *leg, uint64_t number);
+void k3_load_slot_free(struct k3_load_leg *leg, uint32_t slot);
+/* A copy was begun.  pop waits for the oldest. */
+void k3_load_slots_push(struct k3_load_leg *leg, const struct k3_load_copying *copying);
+int k3_load_slots_pop(struct k3_load_leg *leg, struct k3_err *err);
+/* What of them is in the trace when all lanes were waited for. */
+void k3_load_slots_trace(struct k3_load_leg *leg);
+
+#endif
