@@ -37,6 +37,8 @@ loader/set_header.c part
 loader/set_names.c sizes
 tools/sizes.c sizes
 tools/opts.c opts
+formats/policy.c policy
+formats/policy_rules.c policy
 formats/text.c names json"
 
 for program in build/coverage/fuzz/*; do
