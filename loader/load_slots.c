@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of slots of several chunks so many are there at least: fewer would wait for each other. */
+/* Slots of several chunks are so many at least: fewer would wait for each other. */
 #define WIDE_COUNT_MIN 8u
 
 void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes)
@@ -18,7 +18,9 @@ void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes)
     uint64_t chunks = bytes / K3_LOAD_CHUNK_BYTES;
     if (chunks > K3_LOAD_SLOT_COUNT_MAX)
         chunks = K3_LOAD_SLOT_COUNT_MAX;
-    slots->each = chunks / K3_LOAD_SLOT_CHUNKS < WIDE_COUNT_MIN ? 1 : K3_LOAD_SLOT_CHUNKS;
+    slots->each = K3_LOAD_SLOT_CHUNKS;
+    while (slots->each > 1 && chunks / slots->each < WIDE_COUNT_MIN)
+        slots->each /= 2;
     slots->count = chunks < 2 ? 2 : (uint32_t)chunks / slots->each;
 }
 

@@ -322,7 +322,7 @@ static void test_flipped_file(void **state)
 
 /* ---- reads that share a slot ---- */
 
-#define WIDE_STAGING_BYTES (64u << 20) /* the least that has slots of several reads */
+#define WIDE_STAGING_BYTES (128u << 20) /* the least that has slots of as many reads as may be */
 
 static void open_wide(const struct fault_io_rule *rule, bool verify)
 {
