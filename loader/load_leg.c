@@ -7,7 +7,6 @@
 #include "gpu_api.h"
 #include "load_internal.h"
 #include "mem.h"
-#include "mem.h"
 #include "sha256.h"
 #include "thread.h"
 #include "workers.h"
@@ -214,8 +213,8 @@ static void add_chunks(struct k3_load_leg *leg, struct dir_place *place)
         leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
             .part = place->part,
             .unit_begin = place->unit + at,
-            .unit_count =
-                (uint8_t)(count - at < K3_LOAD_CHUNK_UNITS ? count - at : K3_LOAD_CHUNK_UNITS),
+            .unit_count = (uint8_t)(count - at < K3_LOAD_CHUNK_UNITS ? count - at
+                                                                     : K3_LOAD_CHUNK_UNITS),
             .slot_at = (uint8_t)(at / K3_LOAD_CHUNK_UNITS),
             .slot_chunks = (uint8_t)k3_div_up(count, K3_LOAD_CHUNK_UNITS),
         };

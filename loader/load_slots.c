@@ -2,8 +2,8 @@
  * Owns: memory and tables of the slots.
  * Threads: open beside the start of the device; all else the thread of the leg.
  * Errors: K3_ENOMEM; K3_EDEVICE.
- * Invariants: no allocation after open; a slot is free, or waits for reads, or is being copied from;
- * it is free again when its last copy is done. */
+ * Invariants: no allocation after open; a slot is free, or waits for reads, or is being copied
+ * from; it is free again when its last copy is done. */
 #include "load_internal.h"
 #include "mem.h"
 

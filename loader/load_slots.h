@@ -2,7 +2,8 @@
  * and the queue of copies out of them.  Not installed.
  *
  * A slot holds the reads of one part that lie one behind the other, and is copied as a whole: of
- * what the bus does with large copies, copies of 4 MiB reach 97 %, of 8 MiB 98 %, of 16 MiB 99 %. */
+ * what the bus does with large copies, copies of 4 MiB reach 97 %, of 8 MiB 98 %, of 16 MiB 99 %.
+ */
 #ifndef K3_LOAD_SLOTS_H
 #define K3_LOAD_SLOTS_H
 

@@ -544,7 +544,8 @@ bool k3_gpufile_is_promising(enum k3_gpu_kind kind, struct k3_err *why)
         return true;
     k3_fail(why, K3_EUNSUPPORTED,
             "neither nvidia-fs nor PCI P2PDMA is set up here, so %s would bring the bytes through "
-            "host memory (compatibility mode)",
+            "host memory (compatibility mode): measured on an H200, 1.2 times as long as io_uring, "
+            "and half a second more to open",
             api->library);
     return false;
 }

@@ -32,8 +32,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define COUNT_OF(a)   (sizeof(a) / sizeof *(a))
-#define STAGING_BYTES (16u << 20) /* slots are memory that each load touches first */
+#define COUNT_OF(a)        (sizeof(a) / sizeof *(a))
+#define STAGING_BYTES      (16u << 20)  /* slots are memory that each load touches first */
+#define WIDE_STAGING_BYTES (128u << 20) /* slots of several reads */
 #ifdef __SANITIZE_THREAD__
 #define SAMPLE_COUNT 24u /* a load takes a second */
 #else
@@ -318,59 +319,6 @@ static void test_flipped_file(void **state)
     check_refused();
     assert_int_equal(k3_load_run(load, &err), 0);
     check_images(&one);
-}
-
-/* ---- reads that share a slot ---- */
-
-#define WIDE_STAGING_BYTES (128u << 20) /* the least that has slots of as many reads as may be */
-
-static void open_wide(const struct fault_io_rule *rule, bool verify)
-{
-    struct k3_load_options options = options_for(&one, ":0");
-    options.staging_bytes = WIDE_STAGING_BYTES;
-    options.no_verify = !verify;
-    assert_int_equal(
-        k3_load_open_with(&options, fault_io(&k3_io_pread, rule), NULL, &load, &err), 0);
-    assert_int_equal(load->legs[0].slots.each, K3_LOAD_SLOT_CHUNKS);
-    assert_int_equal(k3_load_slots_bytes(&load->legs[0].slots), WIDE_STAGING_BYTES);
-}
-
-/* Units of `count` chunks from the nth on, in the order in which they are asked for. */
-static uint64_t units_from(uint64_t nth, uint64_t count)
-{
-    uint64_t units = 0;
-    for (uint64_t i = nth - 1; i < nth - 1 + count && i < load->chunk_count; i++)
-        units += load->chunks[i].unit_count;
-    return units;
-}
-
-/* A slot goes to the device in one copy; a read of it that fails leaves the rest as it is. */
-static void test_shared_slots(void **state)
-{
-    (void)state;
-    uint64_t slot_count = 0, copy_count = 0, shared_count = 0;
-    open_wide(NULL, false);
-    const uint64_t chunk_count = load->chunk_count;
-    for (uint64_t i = 0; i < chunk_count; i++) {
-        slot_count += load->chunks[i].slot_at == 0;
-        shared_count += load->chunks[i].slot_at > 0;
-    }
-    assert_true(shared_count);
-    assert_int_equal(k3_load_run(load, &err), 0);
-    for (uint32_t lane = 0; lane < load->legs[0].lane_count; lane++)
-        copy_count += load->legs[0].lane_ops[lane];
-    assert_int_equal(copy_count, slot_count);
-    check_images(&one);
-    for (uint64_t i = 0; i < chunk_count * 3; i++) {
-        const struct fault_io_rule rule = {i % 2 ? FAULT_IO_FAILING : FAULT_IO_PARTIAL, i / 3 + 1,
-                                           i % 3 + 1};
-        close_load();
-        open_wide(&rule, true);
-        assert_int_equal(k3_load_run(load, &err), 0);
-        check_images(&one);
-        assert_true(fault_io_hit_count());
-        assert_int_equal(reread_units(), units_from(rule.nth, rule.count));
-    }
 }
 
 /* ---- several devices ---- */
@@ -720,7 +668,7 @@ static int run_any(void)
     const struct CMUnitTest tests[] = {
         LOAD_TEST(test_whole),        LOAD_TEST(test_one_rank), LOAD_TEST(test_bound),
         LOAD_TEST(test_cancel),       LOAD_TEST(test_steps),    LOAD_TEST(test_index),
-        LOAD_TEST(test_flipped_file), LOAD_TEST(test_shared_slots),
+        LOAD_TEST(test_flipped_file),
     };
     const struct CMUnitTest two_tests[] = {LOAD_TEST(test_two_devices)};
     int failed = cmocka_run_group_tests_name("load on any driver", tests, NULL, NULL);

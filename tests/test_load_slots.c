@@ -1,0 +1,148 @@
+/* Purpose: slots of loads that share them between reads: how many copies there are, and what
+ * happens where some of the reads fail. Owns: one set. Threads: one drives each load. Errors: a
+ * failed assertion ends the test. Invariant: image memory is poisoned (fault_dev), so what is not
+ * copied is seen. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "fault_dev.h"
+#include "fault_io.h"
+#include "load_internal.h"
+#include "mini_set.h"
+
+static struct mini_set one;
+static struct k3_err err;
+static struct k3_load *load;
+
+static int end_test(void **state)
+{
+    (void)state;
+    k3_load_close(load);
+    load = NULL;
+    return 0;
+}
+
+/* The host as a device whose memory reads cannot land in. */
+static void open_load(const struct fault_io_rule *rule, uint64_t staging_bytes, bool verify)
+{
+    struct k3_load_options options = {.struct_bytes = sizeof options,
+                                      .dirs = one.dir_list,
+                                      .dir_count = one.dir_count,
+                                      .staging_bytes = staging_bytes,
+                                      .no_verify = !verify};
+    const struct k3_dev_ops *dev_ops = fault_dev(&k3_dev_host, NULL);
+    k3_load_close(load);
+    load = NULL;
+    k3_err_init(&err);
+    fault_dev_is_host_memory(false);
+    assert_int_equal(
+        k3_load_open_with(&options, fault_io(&k3_io_pread, rule), dev_ops, &load, &err), 0);
+}
+
+static void run_and_check(void)
+{
+    assert_int_equal(k3_load_run(load, &err), 0);
+    for (uint32_t rank = 0; rank < MINI_RANK_COUNT; rank++) {
+        const void *data;
+        uint64_t bytes;
+        assert_int_equal(k3_load_image(load, rank, &data, &bytes, &err), 0);
+        assert_int_equal(bytes, one.image_bytes[rank]);
+        assert_memory_equal(data, one.images[rank], bytes);
+    }
+}
+
+/* A pool is never larger than asked for, two reads at least, and has slots enough. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t staging_bytes;
+        uint32_t count, each;
+    } rows[] = {
+        {1, 2, 1},           {8u << 20, 2, 1},
+        {60u << 20, 15, 1},  {64u << 20, 8, 2},
+        {127u << 20, 15, 2}, {128u << 20, 8, 4},
+        {256u << 20, 16, 4}, {UINT64_C(1) << 33, K3_LOAD_SLOT_COUNT_MAX / 4, 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct k3_load_slots slots = {0};
+        k3_load_slots_choose(&slots, rows[i].staging_bytes);
+        assert_int_equal(slots.count, rows[i].count);
+        assert_int_equal(slots.each, rows[i].each);
+        assert_true(slots.count == 2 || k3_load_slots_bytes(&slots) <= rows[i].staging_bytes);
+    }
+}
+
+/* A slot goes on in one copy, and no slot holds reads of two parts or gaps between them. */
+static void test_copies(void **state)
+{
+    (void)state;
+    static const uint64_t stagings[] = {16u << 20, 64u << 20, 128u << 20};
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t slot_count = 0, shared_count = 0, copy_count = 0;
+        open_load(NULL, stagings[i], false);
+        for (uint64_t c = 0; c < load->chunk_count; c++) {
+            const struct k3_load_chunk *chunk = &load->chunks[c];
+            slot_count += chunk->slot_at == 0;
+            shared_count += chunk->slot_at > 0;
+            assert_true(chunk->slot_at < chunk->slot_chunks);
+            assert_true(chunk->slot_chunks <= load->legs[0].slots.each);
+            if (chunk->slot_at) {
+                assert_int_equal(chunk->part, chunk[-1].part);
+                assert_int_equal(chunk->unit_begin, chunk[-1].unit_begin + K3_LOAD_CHUNK_UNITS);
+                assert_int_equal(chunk->slot_at, chunk[-1].slot_at + 1);
+            }
+        }
+        assert_true((shared_count > 0) == (i > 0));
+        run_and_check();
+        for (uint32_t lane = 0; lane < load->legs[0].lane_count; lane++)
+            copy_count += load->legs[0].lane_ops[lane];
+        assert_int_equal(copy_count, slot_count);
+    }
+}
+
+/* Units of `count` chunks from the nth on, in the order in which they are asked for. */
+static uint64_t units_from(uint64_t nth, uint64_t count)
+{
+    uint64_t units = 0;
+    for (uint64_t i = nth - 1; i < nth - 1 + count && i < load->chunk_count; i++)
+        units += load->chunks[i].unit_count;
+    return units;
+}
+
+/* What fails is read again, and nothing else is: each read, and up to all of a slot. */
+static void test_failed_reads(void **state)
+{
+    (void)state;
+    uint64_t chunk_count = 1;
+    for (uint64_t i = 0; i < chunk_count * K3_LOAD_SLOT_CHUNKS; i++) {
+        struct k3_load_report report;
+        const struct fault_io_rule rule = {i % 3 ? FAULT_IO_FAILING : FAULT_IO_PARTIAL,
+                                           i / K3_LOAD_SLOT_CHUNKS + 1,
+                                           i % K3_LOAD_SLOT_CHUNKS + 1};
+        open_load(&rule, 128u << 20, true);
+        chunk_count = load->chunk_count;
+        run_and_check();
+        assert_true(fault_io_hit_count());
+        k3_load_get_report(load, &report);
+        assert_int_equal(report.reread_units, units_from(rule.nth, rule.count));
+    }
+    assert_true(chunk_count > K3_LOAD_SLOT_CHUNKS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test_teardown(test_copies, end_test),
+        cmocka_unit_test_teardown(test_failed_reads, end_test),
+    };
+    mini_set_make(&one, 1);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    mini_set_remove(&one);
+    return failed;
+}
