@@ -154,6 +154,11 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
 int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
             struct k3_cast_summary *casts, struct k3_err *err);
 
+/* The record holds what the casts did to every matrix of its parts that the policy casts, and no
+ * more.  K3_ECORRUPT that names record, part and tensor. */
+int k3_job_check_casts(const struct k3_job *job, const struct k3_plan *plan,
+                       const struct k3_record *record, struct k3_err *err);
+
 /* The sums of the items of one worker, from their records. */
 int k3_casts_of_worker(struct k3_job *job, const struct k3_plan *plan, uint32_t worker,
                        uint32_t workers, struct k3_cast_summary *casts, struct k3_err *err);

@@ -135,7 +135,9 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
         at += part->bytes / K3_UNIT_BYTES * K3_DIGEST_BYTES;
     }
     casts[n] = (struct k3_cast_range){record->item, record->cast_count, at};
-    int rc = take_files(&seal->manifest.sources, &seal->manifest.source_count, record->sources,
+    int rc = k3_job_check_casts(seal->job, seal->plan, record, err);
+    if (!rc)
+        rc = take_files(&seal->manifest.sources, &seal->manifest.source_count, record->sources,
                         record->source_count, err);
     if (!rc && record->file_count) {
         free(seal->file_token);
