@@ -144,8 +144,7 @@ static int fail_more(const struct check *check)
     if (slot < check->plan->slot_count && k3_plan_slot(check->plan, slot, &rule, &layer, &index))
         k3_plan_slot_name(check->plan, slot, name, sizeof name);
     return k3_fail_at(check->err, K3_ECORRUPT, list->file, -1,
-                      "%s: it has a cast of slot %" PRIu32
-                      " (%s), which is not in these parts or "
+                      "%s: it has a cast of slot %" PRIu32 " (%s), which is not in these parts or "
                       "not cast by the policy: %s",
                       list->file, slot, name, list->next);
 }

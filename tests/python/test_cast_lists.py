@@ -105,6 +105,164 @@ def check_records(suite, tool, ckpt, where):
     suite.check(done.code == 0 and tool.run("verify", out).code == 0, "the advice works", done)
 
 
+# ---- reports and manifests of finished sets ----
+
+REPORT = "k3-cast-report.json"
+MANIFEST = "k3-shards.json"
+
+
+def change_manifest(out, change):
+    path = os.path.join(out, MANIFEST)
+    with open(path, encoding="ascii") as f:
+        manifest = json.load(f)
+    change(manifest)
+    del manifest["~sha256"]
+    with open(path, "wb") as f:
+        f.write(k3ref.seal_json(manifest))
+
+
+def put_report(out, text):
+    """The report replaced, and listed with its size and digest."""
+    def enter(manifest):
+        for entry in manifest["files"]:
+            if entry["name"] == REPORT:
+                entry.update(bytes=len(text), sha256=k3ref.sha(text))
+
+    with open(os.path.join(out, REPORT), "wb") as f:
+        f.write(text)
+    change_manifest(out, enter)
+
+
+def drop_report(out):
+    os.remove(os.path.join(out, REPORT))
+
+    def leave(manifest):
+        manifest["files"] = [e for e in manifest["files"] if e["name"] != REPORT]
+
+    change_manifest(out, leave)
+
+
+def set_policy(out, policy):
+    """Another policy in the plan of the manifest."""
+    def enter(manifest):
+        manifest["plan"]["policy"] = policy
+        manifest["plan_sha256"] = k3ref.sha(k3ref.canonical(manifest["plan"]).encode())
+
+    change_manifest(out, enter)
+
+
+def without_line(text, number):
+    lines = text.split(b"\n")
+    del lines[number]
+    return b"\n".join(lines)
+
+
+def once(text, a, b):
+    assert a in text, a
+    return text.replace(a, b, 1)
+
+
+def check_reports(suite, tool, ckpt, where):
+    """Reports that are listed as they are, and tell something else than the set holds."""
+    good, other, third, bad = (os.path.join(where, n) for n in ("good", "other", "third", "bad"))
+    tool.run("convert", ckpt, "--out", good, *QUANT, "--quiet")
+    tool.run("convert", ckpt, "--out", other, "--tp", "2", "--quant", "fp8-attn", "--quiet")
+    tool.run("convert", ckpt, "--out", third, *QUANT, "--ranks", "1", "--quiet")
+    with open(os.path.join(good, REPORT), "rb") as f:
+        text = f.read()
+    with open(os.path.join(other, REPORT), "rb") as f:
+        others = f.read()
+    with open(os.path.join(third, REPORT), "rb") as f:
+        thirds = f.read()
+    head, rest = text.split(b"\n", 1)
+    first, second = rest.split(b"\n")[:2]
+    cases = [
+        ("of another policy", others, "it names another plan"),
+        ("of another plan's head", others.split(b"\n", 1)[0] + b"\n" + rest,
+         "it names another plan"),
+        ("of other ranks", thirds, "its policy or its ranks"),
+        ("of another policy's name", once(text, b"experts=nvfp4", b"experts=mxfp8"),
+         "its policy or its ranks"),
+        ("without its first line", without_line(text, 1), "its totals are not the sums"),
+        ("with a line twice", text.replace(first, first + b"\n" + first), "its totals"),
+        ("with a decibel more", once(text, b'"sqnr_db":3', b'"sqnr_db":4'),
+         "does not follow from its own figures"),
+        ("with values that are not those of the matrix",
+         once(text, b'"values":8192,"groups":2', b'"values":8191,"groups":2'), "its totals"),
+        ("with a tensor that is none", once(text, b"self_attn.q_proj", b"self_attn.z_proj"),
+         "wanted a tensor of the model"),
+        ("with a tensor that is not cast", once(text, b"self_attn.q_proj.weight",
+                                                b"input_layernorm.weight"),
+         "it does not fit the policy"),
+        ("with another format", once(text, b'"to":"fp8-block"', b'"to":"fp8-channel"'),
+         "it does not fit the policy"),
+        ("with a member more", once(text, b'"role"', b'"rule":1,"role"'),
+         "does not follow from its own figures"),
+        ("with a wrong total", text.replace(b'"totals":[\n{"role":"attention","to":"fp8-block",'
+                                            b'"tensors":36', b'"totals":[\n{"role":"attention",'
+                                            b'"to":"fp8-block","tensors":35'),
+         "its totals are not the sums"),
+        ("that is cut short", text[:len(text) // 2], "the file ends within a line"),
+        ("that is cut behind a line", text[:len(head) + 1 + len(first)],
+         "the file ends within a line"),
+        ("that is empty", b"", "no report of casts"),
+        ("that is something else", b"[1]\n", "no report of casts"),
+        ("with something behind it", text + b"\n", "its totals are not the sums"),
+    ]
+    for name, forged, wanted in cases:
+        suite.check(forged != text, f"a report {name} is another")
+        shutil.copytree(good, bad)
+        put_report(bad, forged)
+        for command in (["verify", bad], ["seal", "--out", bad]):
+            done = tool.run(*command)
+            suite.check(done.code == 3 and wanted in done.err and REPORT in done.err and
+                        "convert again with --force" in done.err,
+                        f"{command[0]}: a report {name}", done)
+        shutil.rmtree(bad)
+    shutil.copytree(good, bad)
+    drop_report(bad)
+    done = tool.run("verify", bad)
+    suite.check(done.code == 0 and "the set has no report of its casts" in done.out,
+                "a set of a build before there were reports is good, and verify says so", done)
+
+
+def check_missing(suite, tool, ckpt, where):
+    """A report that is right in itself, without the one matrix of a role and without its totals."""
+    out = os.path.join(where, "missing")
+    tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quant", "nvfp4,head=fp8-block", "--quiet")
+    with open(os.path.join(out, REPORT), "rb") as f:
+        lines = f.read().split(b"\n")
+    kept = [x for x in lines if b"lm_head" not in x]  # its totals name it too: the worst
+    end = kept.index(b'],"totals":[')
+    kept[end - 1] = kept[end - 1].rstrip(b",")
+    kept[-3] = kept[-3].rstrip(b",")
+    put_report(out, b"\n".join(kept))
+    for command in (["verify", out], ["seal", "--out", out]):
+        done = tool.run(*command)
+        suite.check(done.code == 3 and len(lines) == len(kept) + 2 and "is missing" in done.err and
+                    "lm_head.weight is cast to fp8-block" in done.err,
+                    f"{command[0]}: a report without the only matrix of a role", done)
+
+
+def check_policies(suite, tool, ckpt, where):
+    """A manifest whose policy the parts contradict."""
+    out = os.path.join(where, "policy")
+    for made, told in (("nvfp4", "attention=fp8-block"), ("fp8-attn", "verbatim"),
+                       ("verbatim", "attention=fp8-block"),
+                       ("nvfp4", "attention=fp8-block,experts=mxfp8"),
+                       ("nvfp4", "attention=fp8-block,experts=nvfp4,oow=snap"),
+                       ("nvfp4", "attention=fp8-block,experts=nvfp4,config=modelopt")):
+        done = tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quant", made, "--quiet")
+        suite.check(done.code == 0, f"{made}", done)
+        set_policy(out, told)
+        for command in (["seal", "--out", out], ["verify", out], ["load", out],
+                        ["convert", ckpt, "--out", out, "--tp", "2", "--quant", made]):
+            done = tool.run(*command)
+            suite.check(done.code == (4 if command[0] == "convert" else 3),
+                        f"{command[0]}: {made} that is said to be {told}", done)
+        shutil.rmtree(out)
+
+
 def main():
     options = parser(__doc__).parse_args()
     suite = Suite()
@@ -114,6 +272,9 @@ def main():
         done = tool.run("synth", ckpt, "--preset", "tiny", "--quiet")
         suite.check(done.code == 0, "synth", done)
         check_records(suite, tool, ckpt, where)
+        check_reports(suite, tool, ckpt, where)
+        check_missing(suite, tool, ckpt, where)
+        check_policies(suite, tool, ckpt, where)
     return suite.finish()
 
 
