@@ -123,6 +123,20 @@ bool k3_cast_row_lossless(const struct k3_cast_row *row)
     return row->err2 == 0;
 }
 
+bool k3_cast_row_is_zero(const struct k3_cast_row *row)
+{
+    return row->x2 == 0;
+}
+
+double k3_cast_expected_clipped(enum k3_qfmt to)
+{
+    /* NVFP4: a scale rounded to E4M3 is too small in half of all cases; the rest are the shares
+     * that values of a normal distribution have. */
+    static const double share[K3_QFMT_COUNT] = {
+        [K3_Q_MXFP4] = 0.27, [K3_Q_NVFP4] = 0.50, [K3_Q_INT4_G32] = 0.45, [K3_Q_INT4_G128] = 0.40};
+    return share[to];
+}
+
 double k3_cast_row_sqnr_db(const struct k3_cast_row *row)
 {
     return k3_sqnr_db(row->x2, row->err2);

@@ -6,7 +6,9 @@
  * Invariant: what is shown was decoded by the same strict readers that every command uses. */
 #include "inspect.h"
 
+#include "cast_report.h"
 #include "ckpt.h"
+#include "inspect_casts.h"
 #include "manifest.h"
 #include "source_headers.h"
 #include "tree.h"
@@ -36,11 +38,6 @@ static bool add_hex(struct k3_doc *object, const char *name, const uint8_t *dige
 }
 
 /* ---- safetensors ---- */
-
-static bool is_pad(const struct k3_st_tensor *tensor)
-{
-    return !strncmp(tensor->name, "k3.pad.", 7);
-}
 
 struct dtype_sum {
     uint64_t bytes, count;
@@ -116,7 +113,7 @@ static int show_safetensors(const struct k3_st *st, struct k3_doc *root, struct 
     for (uint32_t t = 0; t < st->tensor_count; t++) {
         const struct k3_st_tensor *tensor = &st->tensors[t];
         uint64_t bytes = tensor->end_offset - tensor->begin_offset;
-        if (is_pad(tensor)) {
+        if (k3_verify_is_pad(tensor)) {
             pads++;
             pad_bytes += bytes;
             continue;
@@ -209,10 +206,12 @@ static int show_set(const char *const *paths, uint32_t count, struct k3_doc *roo
                  k3_doc_add_string(root, "revision", revision ? revision : "") &&
                  k3_doc_add_string(root, "tool", m->tool) &&
                  k3_doc_add_integer(root, "sources", m->source_count) &&
-                 k3_doc_add_integer(root, "source_bytes", source_bytes) && add_rank_rows(root, m) &&
-                 add_entries(root, "copied_files", m->files, m->file_count) &&
-                 add_entries(root, "source_files", m->sources, m->source_count);
-    rc = added ? 0 : no_memory(err);
+                 k3_doc_add_integer(root, "source_bytes", source_bytes);
+    rc = added ? k3_inspect_policy(set, root, err) : 0;
+    added = added && add_rank_rows(root, m) &&
+            add_entries(root, "copied_files", m->files, m->file_count) &&
+            add_entries(root, "source_files", m->sources, m->source_count);
+    rc = rc ? rc : added ? 0 : no_memory(err);
 out:
     k3_doc_free(plan);
     k3_set_close(set);
@@ -377,6 +376,14 @@ static int show_ckpt(const struct k3_ckpt *ckpt, struct k3_doc *root, struct k3_
     return added ? 0 : no_memory(err);
 }
 
+static uint64_t count_tensors(const struct k3_st *st)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < st->tensor_count; t++)
+        count += !k3_verify_is_pad(&st->tensors[t]);
+    return count;
+}
+
 /* Headers alone, where there are no rules or the rules are broken. */
 static int show_loose(const char *path, const char *why, struct k3_doc *root, struct k3_err *err)
 {
@@ -405,7 +412,7 @@ static int show_loose(const char *path, const char *why, struct k3_doc *root, st
             header_rc = k3_verify_header(names[i], fd, (uint64_t)stat.st_size, &st, &inner);
         struct k3_doc *row = k3_doc_add_object(array, NULL);
         added = row && k3_doc_add_string(row, "name", names[i]) &&
-                k3_doc_add_integer(row, "tensors", st ? st->tensor_count : 0) &&
+                k3_doc_add_integer(row, "tensors", st ? count_tensors(st) : 0) &&
                 k3_doc_add_integer(row, "bytes",
                                    header_rc && fd < 0 ? 0 : (uint64_t)stat.st_size) &&
                 k3_doc_add_string(row, "problem", header_rc ? inner.text : "");
@@ -463,6 +470,13 @@ int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err)
     if (!strcmp(name, K3_MANIFEST_NAME)) {
         const char *parent = dir.path;
         rc = show_set(&parent, 1, root, err);
+    } else if (!strcmp(name, K3_CAST_REPORT_NAME)) {
+        rc = k3_inspect_report(&dir, name, root, err);
+    } else if (k3_name_ends(name, ".json")) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a JSON file, no tensors are in it: read it with any JSON reader, or "
+                        "inspect the directory it lies in",
+                        name);
     } else if (!strcmp(name, K3_HEADERS_NAME)) {
         rc = show_source_headers(&dir, name, root, err);
     } else if (k3_name_ends(name, ".record")) {

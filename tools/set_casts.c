@@ -8,6 +8,7 @@
 #include "set_casts.h"
 
 #include "cast_held.h"
+#include "sizes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +74,39 @@ int k3_set_cast_sums(const struct k3_set *set, struct k3_cast_sums *sums, struct
         }
     free(list);
     return rc;
+}
+
+void k3_cast_sums_put(const struct k3_cast_sums *sums, struct k3_text *out)
+{
+    uint64_t by_format[K3_QFMT_COUNT] = {0};
+    const char *separator = ": ";
+    for (uint32_t i = 0; i < sums->count; i++)
+        by_format[sums->sums[i].to] += sums->sums[i].tensor_count;
+    k3_text_puts(out, k3_count_text(sums->cast_count).s);
+    k3_text_putf(out, " of %s matrices", k3_count_text(sums->cast_count + sums->kept_count).s);
+    for (unsigned f = K3_Q_VERBATIM + 1; f < K3_QFMT_COUNT; f++) {
+        if (!by_format[f])
+            continue;
+        k3_text_putf(out, "%s%s to %s", separator, k3_count_text(by_format[f]).s,
+                     k3_qfmt_name((enum k3_qfmt)f));
+        separator = ", ";
+    }
+}
+
+bool k3_cast_sums_add(struct k3_doc *root, const struct k3_cast_sums *sums)
+{
+    struct k3_doc *array = k3_doc_add_array(root, "formats");
+    bool added = array != NULL;
+    for (uint32_t i = 0; i < sums->count && added; i++) {
+        const struct k3_cast_sum *sum = &sums->sums[i];
+        struct k3_doc *row = k3_doc_add_object(array, NULL);
+        added = row && k3_doc_add_string(row, "role", k3_role_name(sum->role)) &&
+                k3_doc_add_string(row, "from", k3_qfmt_name(sum->from)) &&
+                k3_doc_add_string(row, "to", k3_qfmt_name(sum->to)) &&
+                k3_doc_add_integer(row, "tensors", sum->tensor_count) &&
+                k3_doc_add_integer(row, "values", sum->value_count);
+    }
+    return added;
 }
 
 /* ---- the report ---- */

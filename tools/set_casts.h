@@ -3,6 +3,7 @@
 #define K3_SET_CASTS_H
 
 #include "cast_report_read.h"
+#include "doc.h"
 #include "set.h"
 
 /* Matrices of one role that have one format. */
@@ -20,6 +21,11 @@ struct k3_cast_sums {
 
 /* Of the ranks that the set holds.  Fails: K3_ENOMEM. */
 int k3_set_cast_sums(const struct k3_set *set, struct k3_cast_sums *sums, struct k3_err *err);
+
+/* Append "228 of 240 matrices: 36 to fp8-block, 192 to nvfp4". */
+void k3_cast_sums_put(const struct k3_cast_sums *sums, struct k3_text *out);
+/* Add the array "formats"; false without memory. */
+bool k3_cast_sums_add(struct k3_doc *root, const struct k3_cast_sums *sums);
 
 /* The report of the casts into memory: *text NULL where the set has none, since nothing is cast or
  * it is of a build before there were reports; free(*text).  report borrows text, path and set. */
