@@ -188,7 +188,7 @@ static void print_policy(const struct load_run *run)
     k3_text_init(&casts);
     if (run->casts.cast_count)
         k3_cast_sums_put(&run->casts, &casts);
-    printf("policy    %s%s%s\n", run->policy, casts.bytes ? ": cast are " : "",
+    printf("policy    %s%s%s\n", run->policy, casts.bytes ? ": " : "",
            casts.bytes ? casts.data : "");
     k3_text_fini(&casts);
 }

@@ -339,6 +339,17 @@ int k3_inspect_cast(const char *dir, const struct k3_inspect_place *place, struc
         return k3_doc_add_string(root, "note", inner.text) ? 0 : no_memory(err);
     if (rc)
         return k3_fail_as(err, &inner);
+    char plan[K3_HEX_BYTES];
+    k3_hex_encode(set->manifest.plan_digest, K3_DIGEST_BYTES, plan);
+    if (strcmp(plan, place->plan)) {
+        k3_set_close(set);
+        return k3_doc_add_string(root, "note",
+                                 "the part and " K3_MANIFEST_NAME
+                                 " are of two plans: its format is "
+                                 "not known: verify the set")
+                   ? 0
+                   : no_memory(err);
+    }
     if (k3_layout_has_part(&set->config, &set->layout, rank, number))
         rc = k3_part_build(set->plan, rank, number, &part, err);
     if (!rc)

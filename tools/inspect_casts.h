@@ -16,6 +16,7 @@ int k3_inspect_report(const struct k3_dir *dir, const char *name, struct k3_doc 
 /* Where a tensor or view was found. */
 struct k3_inspect_place {
     char file[K3_NAME_BYTES_MAX + 1];
+    char plan[K3_HEX_BYTES];           /* of the part, from its metadata; "" for other files */
     uint64_t begin_offset, end_offset; /* in the data section */
 };
 /* Where dir holds a set and the file is a part of it: the format at that place, what it was cast

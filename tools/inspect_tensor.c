@@ -96,6 +96,7 @@ struct search {
     struct k3_doc *places; /* the array "places" */
     struct k3_hists hists; /* of all places together */
     struct k3_inspect_place first;
+    const char *plan; /* of the part that is looked at, or "" */
     uint32_t found_count;
     bool stats;
 };
@@ -126,6 +127,7 @@ static int add_place(struct search *search, const char *file, int fd, uint64_t d
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     if (!search->found_count++) {
         snprintf(search->first.file, sizeof search->first.file, "%s", file);
+        snprintf(search->first.plan, sizeof search->first.plan, "%s", search->plan);
         search->first.begin_offset = found->begin_offset;
         search->first.end_offset = found->end_offset;
     }
@@ -242,6 +244,8 @@ static int search_view(struct search *search, const char *file, int fd, const st
 static int search_header(struct search *search, const char *file, int fd, const struct k3_st *st,
                          struct k3_err *err)
 {
+    const char *plan = k3_st_meta_find(st, "k3.plan");
+    search->plan = plan ? plan : "";
     int rc = search_tensor(search, file, fd, st, err);
     return rc ? rc : search_view(search, file, fd, st, err);
 }

@@ -7,8 +7,12 @@
 #include "job.h"
 #include "set_casts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#define HEAD_BYTES 256 /* the length, four members of the metadata */
 
 static int check_part(const struct k3_set *set, const struct k3_part_entry *part,
                       const uint8_t *units, struct k3_err *err)
@@ -39,6 +43,32 @@ static int check_rank(const struct k3_set *set, const struct k3_manifest_rank *r
         units += rank->parts[p].bytes / K3_UNIT_BYTES * K3_DIGEST_BYTES;
     }
     free(digests);
+    return rc;
+}
+
+int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct k3_part_entry *part,
+                       const uint8_t plan_digest[K3_DIGEST_BYTES], struct k3_err *err)
+{
+    char hex[K3_HEX_BYTES], wanted[HEAD_BYTES], found[HEAD_BYTES];
+    int fd = -1;
+    k3_hex_encode(plan_digest, K3_DIGEST_BYTES, hex);
+    k3_store_le64((uint8_t *)wanted, part->data_offset - 8); /* of a record that was judged */
+    const int n = snprintf(wanted + 8, sizeof wanted - 8,
+                           "{\"__metadata__\":{\"k3.format\":\"0\",\"k3.part\":\"%u\","
+                           "\"k3.plan\":\"%s\",\"k3.rank\":\"%u\"",
+                           part->part, hex, part->rank);
+    const size_t bytes = 8 + (size_t)n; /* far below a unit, and each part has one */
+    int rc = k3_file_open(dir, name, false, &fd, NULL, err);
+    if (rc)
+        return k3_fail_in(dir, rc, err);
+    rc = k3_fail_in(dir, k3_file_read(fd, name, found, bytes, 0, err), err);
+    close(fd);
+    if (!rc && memcmp(found, wanted, bytes))
+        rc = k3_fail_at(err, K3_ECORRUPT, name, -1,
+                        "%s/%s: its header does not say part %u of rank %u, plan %.12s, as the "
+                        "conversion has it: a part of another conversion, or the plan was changed: "
+                        "begin again with convert --force",
+                        dir->path, name, part->part, part->rank, hex);
     return rc;
 }
 

@@ -83,7 +83,8 @@ void k3_cast_sums_put(const struct k3_cast_sums *sums, struct k3_text *out)
     for (uint32_t i = 0; i < sums->count; i++)
         by_format[sums->sums[i].to] += sums->sums[i].tensor_count;
     k3_text_puts(out, k3_count_text(sums->cast_count).s);
-    k3_text_putf(out, " of %s matrices", k3_count_text(sums->cast_count + sums->kept_count).s);
+    k3_text_putf(out, " of %s matrices are cast",
+                 k3_count_text(sums->cast_count + sums->kept_count).s);
     for (unsigned f = K3_Q_VERBATIM + 1; f < K3_QFMT_COUNT; f++) {
         if (!by_format[f])
             continue;

@@ -22,7 +22,7 @@ struct k3_cast_sums {
 /* Of the ranks that the set holds.  Fails: K3_ENOMEM. */
 int k3_set_cast_sums(const struct k3_set *set, struct k3_cast_sums *sums, struct k3_err *err);
 
-/* Append "228 of 240 matrices: 36 to fp8-block, 192 to nvfp4". */
+/* Append "228 of 240 matrices are cast: 36 to fp8-block, 192 to nvfp4". */
 void k3_cast_sums_put(const struct k3_cast_sums *sums, struct k3_text *out);
 /* Add the array "formats"; false without memory. */
 bool k3_cast_sums_add(struct k3_doc *root, const struct k3_cast_sums *sums);

@@ -263,6 +263,36 @@ def check_policies(suite, tool, ckpt, where):
         shutil.rmtree(out)
 
 
+def check_plans(suite, tool, ckpt, where):
+    """An unfinished conversion whose plan and records tell another policy than its parts."""
+    out = os.path.join(where, "plans")
+    for worker in "01":
+        tool.run("convert", ckpt, "--out", out, *QUANT, "--worker", worker, "--workers", "2", "--quiet")
+    folder = os.path.join(out, PARTIAL)
+    path = os.path.join(folder, "plan.json")
+    with open(path, encoding="ascii") as f:
+        plan = json.load(f)
+    plan["policy"] += ",oow=snap"
+    text = k3ref.canonical(plan).encode()
+    with open(path, "wb") as f:
+        f.write(text)
+    for name in os.listdir(folder):
+        if name.startswith("item-") and name.endswith(".record"):
+            head, units, rows = read_record(os.path.join(folder, name))
+            head["plan_sha256"] = k3ref.sha(text)
+            write_record(os.path.join(folder, name), head, units, rows)
+    before = files_of(out)
+    for command in (["seal", "--out", out],
+                    ["convert", ckpt, "--out", out, *QUANT, "--oow", "snap", "--quiet"]):
+        done = tool.run(*command)
+        suite.check(done.code == 3 and "its header does not say part 0 of rank 0" in done.err and
+                    "convert --force" in done.err,
+                    f"{command[0]}: parts of another policy than plan and records tell", done)
+        suite.check(files_of(out) == before, "nothing is moved")
+    done = tool.run(*command, "--force")
+    suite.check(done.code == 0 and tool.run("verify", out).code == 0, "the advice works", done)
+
+
 def main():
     options = parser(__doc__).parse_args()
     suite = Suite()
@@ -274,6 +304,7 @@ def main():
         check_records(suite, tool, ckpt, where)
         check_reports(suite, tool, ckpt, where)
         check_missing(suite, tool, ckpt, where)
+        check_plans(suite, tool, ckpt, where)
         check_policies(suite, tool, ckpt, where)
     return suite.finish()
 

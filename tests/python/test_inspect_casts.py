@@ -69,7 +69,7 @@ def check_set(suite, tool, out, report):
                 "inspect SET: how many tensors in which formats", done)
     kept = sum(v[0] for k, v in rows.items() if k[2] == "verbatim")
     total = sum(count.values())
-    suite.check(tree["casts"].startswith(f"{total} of {total + kept} matrices: ") and kept > 0,
+    suite.check(tree["casts"].startswith(f"{total} of {total + kept} matrices are cast: ") and kept > 0,
                 "inspect SET: how many of the matrices", done)
     text = tool.run("inspect", out)
     suite.check(f"policy             {report['policy']}" in text.out and "formats (" in text.out,
@@ -79,7 +79,7 @@ def check_set(suite, tool, out, report):
     suite.check(loaded["policy"] == report["policy"] and loaded["formats"] == tree["formats"],
                 "load says the same", done)
     done = tool.run("load", out, "--quiet")
-    suite.check(f"policy    {report['policy']}: cast are {tree['casts']}\n" in done.out,
+    suite.check(f"policy    {report['policy']}: {tree['casts']}\n" in done.out,
                 "load: as text", done)
 
 
@@ -160,7 +160,9 @@ def check_report(suite, tool, out, report):
 
 
 def check_unsound(suite, tool, out, where):
-    bad = os.path.join(where, "bad")
+    bad, other = (os.path.join(where, name) for name in ("bad", "other"))
+    tool.run("convert", os.path.join(where, "ckpt"), "--out", other, "--tp", "2", "--quant",
+             QUANT.replace("mxfp8", "nvfp4"), "--quiet")
     shutil.copytree(out, bad)
     path = os.path.join(bad, REPORT)
     with open(path, "r+b") as f:
@@ -180,6 +182,10 @@ def check_unsound(suite, tool, out, where):
     done, tree = shown(tool, bad, "--tensor", name)
     suite.check(MANIFEST in tree.get("note", "") and "format" not in tree and tree["places"],
                 "a manifest that is not sound is not believed", done)
+    shutil.copy(os.path.join(where, "other", MANIFEST), bad)
+    done, tree = shown(tool, bad, "--tensor", name)
+    suite.check("are of two plans" in tree.get("note", "") and "format" not in tree and
+                tree["places"], "a manifest of another policy is not believed", done)
     os.remove(os.path.join(bad, MANIFEST))
     done, tree = shown(tool, bad, "--tensor", name)
     suite.check("note" not in tree and "format" not in tree and tree["places"],
