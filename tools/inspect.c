@@ -9,6 +9,7 @@
 #include "cast_report.h"
 #include "ckpt.h"
 #include "inspect_casts.h"
+#include "job.h"
 #include "manifest.h"
 #include "source_headers.h"
 #include "tree.h"
@@ -218,6 +219,43 @@ out:
     return rc;
 }
 
+/* What an unfinished conversion will be. */
+static int show_plan(const struct k3_dir *dir, const char *name, struct k3_doc *root,
+                     struct k3_err *err)
+{
+    char layout[256], policy[K3_POLICY_TEXT_BYTES];
+    struct k3_plan *plan = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_file_load_linked(dir, name, K3_MANIFEST_BYTES_MAX, &text, &bytes, err);
+    if (rc)
+        return rc;
+    rc = k3_plan_decode(text, bytes, &plan, &inner);
+    free(text);
+    if (rc == K3_EFORMAT)
+        return k3_fail_at(err, rc, name, -1,
+                          "%s: not the plan of a conversion, or cut or damaged: the same convert "
+                          "command writes it anew",
+                          name);
+    if (rc)
+        return k3_fail_as(err, &inner);
+    k3_layout_describe(&plan->layout, layout, sizeof layout);
+    k3_policy_text(&plan->policy, policy);
+    bool added = k3_doc_add_string(root, "kind", "plan of an unfinished conversion") &&
+                 k3_doc_add_string(root, "architecture", plan->config.model->architecture) &&
+                 k3_doc_add_integer(root, "layers", plan->config.layer_count) &&
+                 k3_doc_add_string(root, "layout", layout) &&
+                 k3_doc_add_string(root, "policy", policy) &&
+                 add_hex(root, "plan_sha256", plan->digest) &&
+                 k3_doc_add_string(root, "repository", plan->repository) &&
+                 k3_doc_add_string(root, "revision", plan->revision) &&
+                 k3_doc_add_integer(root, "sources", plan->source_count);
+    k3_plan_close(plan);
+    return added ? 0 : no_memory(err);
+}
+
 static int show_units(const char *name, int fd, uint64_t file_bytes, struct k3_doc *root,
                       struct k3_err *err)
 {
@@ -258,6 +296,7 @@ static int show_record(const struct k3_dir *dir, const char *name, struct k3_doc
                  add_hex(root, "plan_sha256", record.plan_digest) &&
                  k3_doc_add_integer(root, "parts", record.part_count) &&
                  k3_doc_add_integer(root, "units", record.unit_count) &&
+                 k3_doc_add_integer(root, "casts", record.cast_count) &&
                  add_entries(root, "source_files", record.sources, record.source_count) &&
                  add_entries(root, "other_files", record.files, record.file_count);
     struct k3_doc *array = added ? k3_doc_add_array(root, "part_list") : NULL;
@@ -472,6 +511,14 @@ int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err)
         rc = show_set(&parent, 1, root, err);
     } else if (!strcmp(name, K3_CAST_REPORT_NAME)) {
         rc = k3_inspect_report(&dir, name, root, err);
+    } else if (!strcmp(name, K3_PLAN_NAME)) {
+        rc = show_plan(&dir, name, root, err);
+    } else if (!strcmp(name, K3_SOURCES_NAME) || !strcmp(name, K3_RANKS_NAME) ||
+               !strcmp(name, K3_PLACE_NAME)) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a list of an unfinished conversion, no tensors are in it: read it as "
+                        "text",
+                        name);
     } else if (k3_name_ends(name, ".json")) {
         rc = k3_fail_at(err, K3_EUSAGE, name, -1,
                         "%s: a JSON file, no tensors are in it: read it with any JSON reader, or "

@@ -6,6 +6,7 @@
  * Invariant: a failure is either returned or listed, never both and never neither. */
 #include "verify.h"
 
+#include "ckpt.h"
 #include "manifest.h"
 #include "sha256.h"
 #include "source_headers.h"
@@ -345,6 +346,13 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
     if (rc)
         goto out;
     uint64_t bytes = (uint64_t)stat.st_size;
+    if (strcmp(name, K3_MANIFEST_NAME) && k3_name_ends(name, ".json")) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a JSON file, whose digest stands elsewhere: verify the directory it "
+                        "lies in",
+                        path);
+        goto out;
+    }
     k3_text_putf(&verify->subject, "%sfile %s", verify->subject.bytes ? "; " : "", path);
     if (!strcmp(name, K3_MANIFEST_NAME) || !strcmp(name, K3_HEADERS_NAME)) {
         rc = check_document(verify, &dir, name, &inner);

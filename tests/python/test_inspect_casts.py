@@ -10,7 +10,7 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from k3test import MANIFEST, Suite, parser, scratch, tool_of  # noqa: E402
+from k3test import MANIFEST, PARTIAL, Suite, parser, scratch, tool_of  # noqa: E402
 from test_cast_report import Folder, report_of, REPORT  # noqa: E402
 
 QUANT = "experts=mxfp8,shared=nvfp4,latent=mxfp4,dense=fp8-block,*.layers.2.self_attn.o_proj=int4-g32"
@@ -155,8 +155,11 @@ def check_report(suite, tool, out, report):
             wrong.append((cut, done))
     suite.group("a report that is cut is said to be", len(cuts), wrong)
     os.remove(elsewhere)
-    done = tool.run("inspect", os.path.join(out, "config.json"))
-    suite.check(done.code == 2 and "a JSON file" in done.err, "inspect config.json", done)
+    for command in ("inspect", "verify"):
+        for name in ("config.json",) + (() if command == "inspect" else (REPORT,)):
+            done = tool.run(command, os.path.join(out, name))
+            suite.check(done.code == 2 and "a JSON file" in done.err and
+                        "the directory it lies in" in done.err, f"{command} {name}", done)
 
 
 def check_unsound(suite, tool, out, where):
@@ -192,6 +195,27 @@ def check_unsound(suite, tool, out, where):
                 "parts alone tell their places", done)
 
 
+def check_unfinished(suite, tool, ckpt, where):
+    out = os.path.join(where, "unfinished")
+    tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quant", QUANT, "--ranks", "0",
+             "--worker", "0", "--workers", "2", "--quiet")
+    folder = os.path.join(out, PARTIAL)
+    path = os.path.join(folder, "plan.json")
+    done, tree = shown(tool, path)
+    suite.check(tree.get("kind") == "plan of an unfinished conversion" and
+                tree["policy"].startswith("experts=mxfp8,shared=nvfp4"), "inspect plan.json", done)
+    done, tree = shown(tool, os.path.join(folder, "item-2.record"))
+    suite.check(tree.get("casts", 0) > 0, "a record tells how many casts it has", done)
+    for name in ("ranks", "sources"):
+        done = tool.run("inspect", os.path.join(folder, name))
+        suite.check(done.code == 2 and "read it as text" in done.err, f"inspect {name}", done)
+    with open(path, "r+b") as f:
+        f.truncate(100)
+    done = tool.run("inspect", path)
+    suite.check(done.code == 3 and "plan.json: not the plan of a conversion" in done.err,
+                "a plan.json that is cut is said to be", done)
+
+
 def check_verbatim(suite, tool, ckpt, where):
     out = os.path.join(where, "verbatim")
     tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quiet")
@@ -220,6 +244,7 @@ def main():
         check_tensors(suite, tool, out, report)
         check_report(suite, tool, out, report)
         check_unsound(suite, tool, out, where)
+        check_unfinished(suite, tool, ckpt, where)
         check_verbatim(suite, tool, ckpt, where)
     return suite.finish()
 
