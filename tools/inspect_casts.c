@@ -60,15 +60,20 @@ static int no_report(const struct report *report, struct k3_err *err)
                       report->name);
 }
 
-/* Text between two braces of our own, as a document. */
-static int decode_piece(const struct report *report, const char *before, size_t at, size_t bytes,
-                        const char *behind, struct k3_doc **doc, struct k3_err *err)
+/* Some of the text, with what it lacks to be a document. */
+struct piece {
+    const char *before, *behind;
+    size_t at, bytes;
+};
+
+static int decode_piece(const struct report *report, const struct piece *piece, struct k3_doc **doc,
+                        struct k3_err *err)
 {
     struct k3_text text;
     k3_text_init(&text);
-    k3_text_puts(&text, before);
-    k3_text_put(&text, report->text + at, bytes);
-    k3_text_puts(&text, behind);
+    k3_text_puts(&text, piece->before);
+    k3_text_put(&text, report->text + piece->at, piece->bytes);
+    k3_text_puts(&text, piece->behind);
     int rc = k3_text_check(&text, err);
     if (!rc && k3_doc_decode(report->name, text.data, text.bytes, doc, NULL))
         rc = no_report(report, err);
@@ -149,7 +154,8 @@ static int add_low(const struct report *report, struct k3_doc *root, struct k3_e
         at = (size_t)(end - report->text);
         size_t bytes = (size_t)(end - begin) - 1;
         bytes -= begin[bytes] == ',';
-        rc = decode_piece(report, "", (size_t)(begin + 1 - report->text), bytes, "", &line, err);
+        const struct piece piece = {"", "", (size_t)(begin + 1 - report->text), bytes};
+        rc = decode_piece(report, &piece, &line, err);
         if (rc)
             return rc;
         array = array ? array : k3_doc_add_array(root, "low_list");
@@ -211,13 +217,16 @@ int k3_inspect_report(const struct k3_dir *dir, const char *name, struct k3_doc 
     if (end) {
         report.head_bytes = (size_t)(lf - report.text);
         report.tail_at = (size_t)(end - report.text);
-        rc = decode_piece(&report, "", 0, report.head_bytes, "]}", &head, err);
+        const struct piece piece = {"", "]}", 0, report.head_bytes};
+        rc = decode_piece(&report, &piece, &head, err);
     } else {
         rc = no_report(&report, err);
     }
-    if (!rc)
-        rc = decode_piece(&report, "{", report.tail_at + 3, report.bytes - report.tail_at - 3, "",
-                          &tail, err);
+    if (!rc) {
+        const size_t at = report.tail_at + 3; /* behind the line feed, the bracket, the comma */
+        const struct piece piece = {"{", "", at, report.bytes - at};
+        rc = decode_piece(&report, &piece, &tail, err);
+    }
     if (!rc)
         rc = show_report(&report, head, tail, root, err);
     k3_doc_free(head);
