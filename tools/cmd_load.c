@@ -108,7 +108,7 @@ static int judge(struct load_run *run, struct k3_err *err)
     int rc = k3_set_open(run->opts->args.item, run->opts->args.count, &set, err);
     if (!rc)
         rc = list_ranks(run, set, err);
-    if (!rc)
+    if (!rc && !k3_policy_is_verbatim(&set->plan->policy))
         rc = k3_set_cast_sums(set, &run->casts, err);
     if (!rc)
         k3_policy_text(&set->plan->policy, run->policy);
