@@ -14,9 +14,11 @@ from k3test import MANIFEST, PARTIAL, Suite, parser, scratch, tool_of  # noqa: E
 from test_cast_report import Folder, report_of, REPORT  # noqa: E402
 
 QUANT = "experts=mxfp8,shared=nvfp4,latent=mxfp4,dense=fp8-block,*.layers.2.self_attn.o_proj=int4-g32"
+QUANT += ",*.layers.3.self_attn.o_proj=int4-g32"
 ALL_ZERO = "language_model.model.layers.0.mlp."  # the whole role `dense`
 ONE_ZERO = "language_model.model.layers.1.block_sparse_moe.shared_experts.gate_proj.weight"
 KEPT = "language_model.model.layers.0.self_attn.q_proj.weight"
+LOW = "language_model.model.layers.2.self_attn.o_proj.weight"  # of QUANT's pattern
 NORM = "language_model.model.layers.0.input_layernorm.weight"
 EXPERT = "language_model.model.layers.1.block_sparse_moe.experts.0.w1."
 SHARED = "language_model.model.layers.2.block_sparse_moe.shared_experts.up_proj."
@@ -27,6 +29,9 @@ def make_zeros(ckpt):
     for name, row in folder.rows.items():
         if name.startswith(ALL_ZERO) or name == ONE_ZERO:
             folder.write(name, bytes(row[4]))
+    # In each group of 32 one value of 1, and 31 of half a step of INT4: all of them are lost.
+    size = folder.rows[LOW][4]
+    folder.write(LOW, (b"\x80\x3f" + b"\x88\x3d" * 31) * (size // 64))
 
 
 def shown(tool, *args):
@@ -45,7 +50,7 @@ def check_table(suite, text, report):
     said = [x for x in lines if x.startswith("  clipped: ")]
     suite.check(len(said) == 1 and "27 % of groups in mxfp4, 50 % in nvfp4, 45 % in int4-g32" in
                 said[0], "one line says why groups are clipped", text)
-    wanted = {"shared": 0.50, "latent": 0.27, "attention": 0.45}
+    wanted = {"shared": 0.50, "latent": 0.27, "attention": 0.45 / 2}  # of one of two
     wrong = []
     for total in report["totals"]:
         groups = total["groups"] - total.get("zero_groups", 0)
@@ -136,6 +141,7 @@ def check_report(suite, tool, out, report):
         a["sqnr"] == ("all zero" if b["sum_x2"] == 0 else "exact" if b["lossless"] else
                       f"{b['sqnr_db']:.2f} dB") for a, b in zip(tree["totals"], report["totals"]))
     low = [x["tensor"] for x in report["tensors"] if x.get("low")]
+    suite.check(low == [LOW], "one matrix is flagged", low)
     suite.check(same and tree["kind"] == "report of a set's casts" and
                 tree["policy"] == report["policy"] and
                 tree["tensors"] == len(report["tensors"]) and "grep" in tree["read_it_with"] and
