@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define REPORT_BYTES_MAX (1ull << 30) /* FORMAT.md 1: a copied file */
-#define SQNR_BYTES       32u
+#define SQNR_BYTES       48u
 
 static int no_memory(struct k3_err *err)
 {
@@ -250,11 +250,16 @@ static const char *what_of(enum k3_row_what what)
 static int add_row(const struct k3_cast_row *row, struct k3_doc *root, struct k3_err *err)
 {
     const double db = k3_cast_row_sqnr_db(row);
+    const double expected = k3_cast_expected_db((enum k3_qfmt)row->from, (enum k3_qfmt)row->to);
     char sqnr[SQNR_BYTES], note[K3_CAST_CLIPPED_BYTES];
     if (k3_cast_row_lossless(row))
         snprintf(sqnr, sizeof sqnr, "%s", k3_cast_row_is_zero(row) ? "all zero" : "exact");
+    else if (!k3_cast_row_is_low(row))
+        snprintf(sqnr, sizeof sqnr, "%.2f dB", db);
+    else if (isfinite(expected))
+        snprintf(sqnr, sizeof sqnr, "%.2f dB, low: expected %.1f", db, expected);
     else
-        snprintf(sqnr, sizeof sqnr, "%.2f dB%s", db, k3_cast_row_is_low(row) ? ", low" : "");
+        snprintf(sqnr, sizeof sqnr, "%.2f dB, low: expected exact", db);
     bool added = k3_doc_add_bool(root, "lossless", k3_cast_row_lossless(row)) &&
                  k3_doc_add_string(root, "sqnr", sqnr) &&
                  (!isfinite(db) || k3_doc_add_double(root, "sqnr_db", db)) &&

@@ -102,6 +102,7 @@ def check_tensor(suite, tool, out, line):
         (line["to"], line["from"], name, line["lossless"], line["values"], line["groups"],
          line.get("saturated_groups", 0), "codes") and tree["sqnr"].startswith(sqnr) and
         ("sqnr_db" in tree) == (not line["lossless"]) and
+        ("low: expected 20.5" in tree["sqnr"]) == (name == LOW) and
         ("expected of about" in tree.get("note", "")) == ("saturated_groups" in line),
         f"inspect SET --tensor: {line['to']}, {sqnr}", done)
     done, scales = shown(tool, out, "--tensor", stem + ".weight_scale")
