@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#define SUM_SLACK 1e-6 /* sums of squares are rounded; far more than that can amount to */
 #define COUNT_MAX ((UINT64_C(1) << 53) - 1) /* FORMAT.md 2: exact in every reader of the report */
 
 /* Out of BF16: a simulation of 3.67 million values of a normal distribution, cast by the scale
@@ -90,11 +91,17 @@ const char *k3_cast_row_check(const struct k3_cast_row *row)
         return "sums that are finite and not negative";
     if ((row->err2 == 0) != (row->max_abs_error == 0))
         return "a largest error where there are errors";
+    if (row->from != K3_Q_MXFP4 && row->breach_groups > 0)
+        return "groups out of a window where the cast has one";
     if (row->value_count == 0 || row->value_count > COUNT_MAX ||
         row->group_count > row->value_count || row->group_count == 0 ||
         row->zero_groups > row->group_count || row->saturated_groups > row->group_count ||
         row->breach_groups > row->group_count)
         return "counts of groups and values that fit together";
+    const double most = row->max_abs_error * row->max_abs_error;
+    if (row->err2 < most * (1 - SUM_SLACK) ||
+        row->err2 > most * (double)row->value_count * (1 + SUM_SLACK))
+        return "a sum of squared errors that its largest error can make";
     return NULL;
 }
 
@@ -121,6 +128,20 @@ const char *k3_cast_row_decode(const struct k3_disk_cast_row *disk, struct k3_ca
 bool k3_cast_row_lossless(const struct k3_cast_row *row)
 {
     return row->err2 == 0;
+}
+
+bool k3_cast_row_is_zero(const struct k3_cast_row *row)
+{
+    return row->x2 == 0;
+}
+
+double k3_cast_expected_clipped(enum k3_qfmt to)
+{
+    /* NVFP4: a scale rounded to E4M3 is too small in half of all cases; the rest are the shares
+     * that values of a normal distribution have. */
+    static const double share[K3_QFMT_COUNT] = {
+        [K3_Q_MXFP4] = 0.27, [K3_Q_NVFP4] = 0.50, [K3_Q_INT4_G32] = 0.45, [K3_Q_INT4_G128] = 0.40};
+    return share[to];
 }
 
 double k3_cast_row_sqnr_db(const struct k3_cast_row *row)

@@ -231,6 +231,17 @@ bool k3_doc_bool(const struct k3_doc *value, bool *out)
     return true;
 }
 
+bool k3_doc_double(const struct k3_doc *value, double *out)
+{
+    if (cJSON_IsRaw(node(value))) /* a legal number: the strict reader saw it */
+        *out = strtod(node(value)->valuestring, NULL);
+    else if (cJSON_IsNumber(node(value)))
+        *out = node(value)->valuedouble;
+    else
+        return false;
+    return true;
+}
+
 const char *k3_doc_string(const struct k3_doc *value)
 {
     return cJSON_IsString(node(value)) ? node(value)->valuestring : NULL;

@@ -34,6 +34,7 @@ const char *k3_doc_name(const struct k3_doc *member);
 /* Exact integer 0 <= x < 2^53; false for anything else (1.0, 1e3, "1" and -0 are not integers). */
 bool k3_doc_integer(const struct k3_doc *value, uint64_t *out);
 bool k3_doc_bool(const struct k3_doc *value, bool *out);
+bool k3_doc_double(const struct k3_doc *value, double *out); /* any number, the nearest FP64 */
 /* String, borrowed from the tree; NULL for anything else. */
 const char *k3_doc_string(const struct k3_doc *value);
 

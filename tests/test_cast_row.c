@@ -52,10 +52,10 @@ static void test_round_trip(void **state)
 static void test_bad_rows(void **state)
 {
     (void)state;
-    struct k3_cast_row bad[15];
+    struct k3_cast_row bad[17];
     struct k3_disk_cast_row disk;
     struct k3_cast_row row;
-    for (size_t i = 0; i < 15; i++)
+    for (size_t i = 0; i < 17; i++)
         bad[i] = good;
     bad[0].from = K3_Q_NVFP4;
     bad[1].to = K3_Q_VERBATIM;
@@ -71,11 +71,19 @@ static void test_bad_rows(void **state)
     bad[11].group_count = 1025;
     bad[12].zero_groups = 33;
     bad[13].saturated_groups = UINT64_MAX;
-    bad[14].breach_groups = 33;
-    for (size_t i = 0; i < 15; i++) {
+    bad[14].breach_groups = 1;
+    bad[15].max_abs_error = 0.708;
+    bad[16].max_abs_error = 0.022;
+    for (size_t i = 0; i < 17; i++) {
         k3_cast_row_encode(&bad[i], &disk);
         if (!decode(&disk, &row))
             fail_msg("row %zu passes", i);
+    }
+    bad[16].max_abs_error = 0.0221; /* 0.5 is the sum of 1024 squares of sqrt(0.5) / 32 = 0.02209 */
+    bad[15].max_abs_error = 0.707;
+    for (size_t i = 15; i < 17; i++) {
+        k3_cast_row_encode(&bad[i], &disk);
+        assert_null(decode(&disk, &row));
     }
     k3_cast_row_encode(&good, &disk);
     disk.reserved[1] = 1;

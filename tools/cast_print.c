@@ -28,7 +28,8 @@ static bool add_role(struct k3_doc *casts, const char *name, const struct k3_cas
             good = k3_doc_add_string(formats, NULL, k3_qfmt_name((enum k3_qfmt)fmt));
     good = good && k3_doc_add_integer(cast, "tensors", role->tensor_count) &&
            k3_doc_add_integer(cast, "values", stats->value_count) &&
-           k3_doc_add_bool(cast, "lossless", lossless);
+           k3_doc_add_bool(cast, "lossless", lossless) &&
+           k3_doc_add_integer(cast, "all_zero_tensors", role->zero_count);
     if (good && !lossless)
         good = k3_doc_add_double(cast, "sqnr_db", k3_qstats_sqnr_db(stats)) &&
                k3_doc_add_double(cast, "rel_rmse", k3_qstats_rel_rmse(stats));
@@ -113,7 +114,8 @@ static void fill_cells(const char *name, const struct k3_cast_role *role, struct
     snprintf(line->cell[2], CELL_BYTES, "%s", k3_count_text(role->tensor_count).s);
     snprintf(line->cell[3], CELL_BYTES, "%s", k3_count_text(stats->value_count).s);
     if (k3_qstats_lossless(stats)) {
-        snprintf(line->cell[4], CELL_BYTES, "exact");
+        snprintf(line->cell[4], CELL_BYTES, "%s",
+                 role->zero_count == role->tensor_count ? "all zero" : "exact");
         snprintf(line->cell[5], CELL_BYTES, "0");
         snprintf(line->cell[6], CELL_BYTES, "0");
     } else {
@@ -164,6 +166,22 @@ static void print_roles(const struct k3_cast_summary *casts)
                    k3_cast_row_sqnr_db(&casts->roles[r].worst.row), casts->roles[r].worst.name);
 }
 
+/* What would be misread: clipped groups that are no fault, zeros that are no success. */
+static void print_notes(const struct k3_cast_summary *casts)
+{
+    char text[K3_CAST_CLIPPED_BYTES];
+    uint32_t clipped = 0;
+    for (unsigned r = 0; r < K3_ROLE_COUNT; r++) {
+        const struct k3_cast_role *role = &casts->roles[r];
+        clipped |= role->clipped_formats;
+        if (role->zero_count && role->zero_count < role->tensor_count)
+            printf("  all zero: %s of the %s tensors of %s\n", k3_count_text(role->zero_count).s,
+                   k3_count_text(role->tensor_count).s, k3_role_name((enum k3_role)r));
+    }
+    if (k3_cast_clipped_text(clipped, text))
+        printf("  clipped: %s\n", text);
+}
+
 void k3_casts_print(const struct k3_cast_summary *casts, const char *dir)
 {
     char path[PATH_BYTES];
@@ -171,6 +189,7 @@ void k3_casts_print(const struct k3_cast_summary *casts, const char *dir)
         return;
     puts("cast:");
     print_roles(casts);
+    print_notes(casts);
     if (casts->low_count)
         printf("%s tensor%s more than %.1f dB below what the format does to normally distributed "
                "values:\n",

@@ -13,6 +13,7 @@
 #include "mem_room.h"
 #include "progress.h"
 #include "set.h"
+#include "set_casts.h"
 #include "sizes.h"
 #include "stop.h"
 #include "text.h"
@@ -32,6 +33,8 @@ struct load_run {
     struct k3_load_rank_report *rank_reports; /* the same; owned */
     uint32_t rank_count;
     uint64_t total_bytes;
+    struct k3_cast_sums casts;
+    char policy[K3_POLICY_TEXT_BYTES];
     uint64_t told_bytes; /* progress so far */
     uint64_t peak_bytes;
     struct k3_progress progress;
@@ -105,6 +108,10 @@ static int judge(struct load_run *run, struct k3_err *err)
     int rc = k3_set_open(run->opts->args.item, run->opts->args.count, &set, err);
     if (!rc)
         rc = list_ranks(run, set, err);
+    if (!rc && !k3_policy_is_verbatim(&set->plan->policy))
+        rc = k3_set_cast_sums(set, &run->casts, err);
+    if (!rc)
+        k3_policy_text(&set->plan->policy, run->policy);
     if (!rc && !strcmp(run->opts->device, "host")) /* a GPU tells when its memory is asked for */
         rc = check_memory(run, err);
     k3_set_close(set);
@@ -159,6 +166,8 @@ static int print_json(const struct load_run *run, const struct k3_load_report *r
                  k3_doc_add_integer(root, "pinned_bytes", report->pinned_bytes) &&
                  k3_doc_add_integer(root, "peak_memory_bytes", run->peak_bytes) &&
                  k3_doc_add_integer(root, "reread_units", report->reread_units) &&
+                 k3_doc_add_string(root, "policy", run->policy) &&
+                 (!run->casts.cast_count || k3_cast_sums_add(root, &run->casts)) &&
                  k3_result_add_lines(root, "fallbacks", report->fallbacks) &&
                  add_ranks(root, run) && add_phases(root, report);
     int rc = added ? k3_result_print(root, err)
@@ -172,6 +181,18 @@ static uint64_t to_ns(double seconds)
     return seconds > 0 && seconds < 1e9 ? (uint64_t)(seconds * 1e9) : 0;
 }
 
+/* What stands where the published values do not. */
+static void print_policy(const struct load_run *run)
+{
+    struct k3_text casts;
+    k3_text_init(&casts);
+    if (run->casts.cast_count)
+        k3_cast_sums_put(&run->casts, &casts);
+    printf("policy    %s%s%s\n", run->policy, casts.bytes ? ": " : "",
+           casts.bytes ? casts.data : "");
+    k3_text_fini(&casts);
+}
+
 static void print_report(const struct load_run *run, const struct k3_load_report *report)
 {
     printf("loaded    %s of %u rank%s in %s, %s\n", k3_size_text(report->bytes).s, run->rank_count,
@@ -179,6 +200,7 @@ static void print_report(const struct load_run *run, const struct k3_load_report
            k3_rate_text(report->bytes, to_ns(report->seconds)).s);
     printf("route     %s, %s, to %s\n", report->io,
            report->direct ? "past the page cache" : "through the page cache", report->device);
+    print_policy(run);
     if (run->opts->no_verify)
         printf("verified  NOTHING: --no-verify was given\n");
     else

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A directory with a manifest is sealed already, where the manifest is sound and its files are
- * there; until then what was staged is kept. */
-static int seal_dirs(struct k3_job *job, bool *already, struct k3_cast_summary *casts,
-                     struct k3_err *err)
+/* A directory with a manifest is sealed already, where the manifest is sound, its files are there
+ * and the parts are of its plan; until then what was staged is kept. */
+static int seal_dirs(const struct k3_opts *opts, struct k3_job *job, bool *already,
+                     struct k3_cast_summary *casts, struct k3_err *err)
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
@@ -24,6 +24,8 @@ static int seal_dirs(struct k3_job *job, bool *already, struct k3_cast_summary *
         rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
     if (!rc && *already)
         rc = k3_job_check_finished(job, err);
+    if (!rc && *already)
+        rc = k3_seal_check(opts->out.item, opts->out.count, err);
     if (rc || *already)
         return rc ? rc : k3_job_clear_partial(job, err);
     rc = k3_job_resume(job, &plan, &plan_bytes, err);
@@ -31,6 +33,14 @@ static int seal_dirs(struct k3_job *job, bool *already, struct k3_cast_summary *
         rc = k3_seal(job, plan, plan_bytes, casts, err);
     free(plan);
     return rc;
+}
+
+static void say_finished(const struct k3_opts *opts)
+{
+    printf("looked at names, sizes and the headers of the parts, and at no data; `k3-shard verify");
+    for (uint32_t i = 0; i < opts->out.count; i++)
+        printf(" %s", opts->out.item[i]);
+    printf("` reads them\n");
 }
 
 int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
@@ -42,7 +52,7 @@ int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
     int rc = k3_job_open(opts->out.item, opts->out.count, false, &job, err);
     if (rc)
         return rc;
-    rc = seal_dirs(&job, &already, &casts, err);
+    rc = seal_dirs(opts, &job, &already, &casts, err);
     if (!rc && opts->json) {
         struct k3_doc *root = k3_doc_new_object();
         bool good = root && k3_doc_add_bool(root, "was_finished", already) &&
@@ -53,7 +63,7 @@ int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
     } else if (!rc) {
         printf("%s is %s\n", opts->out.item[0], already ? "finished already" : "sealed");
         if (already)
-            k3_say_finished(opts);
+            say_finished(opts);
         k3_casts_print(&casts, opts->out.item[0]);
     }
     k3_job_close(&job);

@@ -6,7 +6,10 @@
  * Invariant: what is shown was decoded by the same strict readers that every command uses. */
 #include "inspect.h"
 
+#include "cast_report.h"
 #include "ckpt.h"
+#include "inspect_casts.h"
+#include "job.h"
 #include "manifest.h"
 #include "source_headers.h"
 #include "tree.h"
@@ -36,11 +39,6 @@ static bool add_hex(struct k3_doc *object, const char *name, const uint8_t *dige
 }
 
 /* ---- safetensors ---- */
-
-static bool is_pad(const struct k3_st_tensor *tensor)
-{
-    return !strncmp(tensor->name, "k3.pad.", 7);
-}
 
 struct dtype_sum {
     uint64_t bytes, count;
@@ -116,7 +114,7 @@ static int show_safetensors(const struct k3_st *st, struct k3_doc *root, struct 
     for (uint32_t t = 0; t < st->tensor_count; t++) {
         const struct k3_st_tensor *tensor = &st->tensors[t];
         uint64_t bytes = tensor->end_offset - tensor->begin_offset;
-        if (is_pad(tensor)) {
+        if (k3_verify_is_pad(tensor)) {
             pads++;
             pad_bytes += bytes;
             continue;
@@ -209,14 +207,53 @@ static int show_set(const char *const *paths, uint32_t count, struct k3_doc *roo
                  k3_doc_add_string(root, "revision", revision ? revision : "") &&
                  k3_doc_add_string(root, "tool", m->tool) &&
                  k3_doc_add_integer(root, "sources", m->source_count) &&
-                 k3_doc_add_integer(root, "source_bytes", source_bytes) && add_rank_rows(root, m) &&
-                 add_entries(root, "copied_files", m->files, m->file_count) &&
-                 add_entries(root, "source_files", m->sources, m->source_count);
-    rc = added ? 0 : no_memory(err);
+                 k3_doc_add_integer(root, "source_bytes", source_bytes);
+    rc = added ? k3_inspect_policy(set, root, err) : 0;
+    added = added && add_rank_rows(root, m) &&
+            add_entries(root, "copied_files", m->files, m->file_count) &&
+            add_entries(root, "source_files", m->sources, m->source_count);
+    rc = rc ? rc : added ? 0 : no_memory(err);
 out:
     k3_doc_free(plan);
     k3_set_close(set);
     return rc;
+}
+
+/* What an unfinished conversion will be. */
+static int show_plan(const struct k3_dir *dir, const char *name, struct k3_doc *root,
+                     struct k3_err *err)
+{
+    char layout[256], policy[K3_POLICY_TEXT_BYTES];
+    struct k3_plan *plan = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = k3_file_load_linked(dir, name, K3_MANIFEST_BYTES_MAX, &text, &bytes, err);
+    if (rc)
+        return rc;
+    rc = k3_plan_decode(text, bytes, &plan, &inner);
+    free(text);
+    if (rc == K3_EFORMAT)
+        return k3_fail_at(err, rc, name, -1,
+                          "%s: not the plan of a conversion, or cut or damaged: the same convert "
+                          "command writes it anew",
+                          name);
+    if (rc)
+        return k3_fail_as(err, &inner);
+    k3_layout_describe(&plan->layout, layout, sizeof layout);
+    k3_policy_text(&plan->policy, policy);
+    bool added = k3_doc_add_string(root, "kind", "plan of an unfinished conversion") &&
+                 k3_doc_add_string(root, "architecture", plan->config.model->architecture) &&
+                 k3_doc_add_integer(root, "layers", plan->config.layer_count) &&
+                 k3_doc_add_string(root, "layout", layout) &&
+                 k3_doc_add_string(root, "policy", policy) &&
+                 add_hex(root, "plan_sha256", plan->digest) &&
+                 k3_doc_add_string(root, "repository", plan->repository) &&
+                 k3_doc_add_string(root, "revision", plan->revision) &&
+                 k3_doc_add_integer(root, "sources", plan->source_count);
+    k3_plan_close(plan);
+    return added ? 0 : no_memory(err);
 }
 
 static int show_units(const char *name, int fd, uint64_t file_bytes, struct k3_doc *root,
@@ -259,6 +296,7 @@ static int show_record(const struct k3_dir *dir, const char *name, struct k3_doc
                  add_hex(root, "plan_sha256", record.plan_digest) &&
                  k3_doc_add_integer(root, "parts", record.part_count) &&
                  k3_doc_add_integer(root, "units", record.unit_count) &&
+                 k3_doc_add_integer(root, "casts", record.cast_count) &&
                  add_entries(root, "source_files", record.sources, record.source_count) &&
                  add_entries(root, "other_files", record.files, record.file_count);
     struct k3_doc *array = added ? k3_doc_add_array(root, "part_list") : NULL;
@@ -377,6 +415,14 @@ static int show_ckpt(const struct k3_ckpt *ckpt, struct k3_doc *root, struct k3_
     return added ? 0 : no_memory(err);
 }
 
+static uint64_t count_tensors(const struct k3_st *st)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < st->tensor_count; t++)
+        count += !k3_verify_is_pad(&st->tensors[t]);
+    return count;
+}
+
 /* Headers alone, where there are no rules or the rules are broken. */
 static int show_loose(const char *path, const char *why, struct k3_doc *root, struct k3_err *err)
 {
@@ -405,7 +451,7 @@ static int show_loose(const char *path, const char *why, struct k3_doc *root, st
             header_rc = k3_verify_header(names[i], fd, (uint64_t)stat.st_size, &st, &inner);
         struct k3_doc *row = k3_doc_add_object(array, NULL);
         added = row && k3_doc_add_string(row, "name", names[i]) &&
-                k3_doc_add_integer(row, "tensors", st ? st->tensor_count : 0) &&
+                k3_doc_add_integer(row, "tensors", st ? count_tensors(st) : 0) &&
                 k3_doc_add_integer(row, "bytes",
                                    header_rc && fd < 0 ? 0 : (uint64_t)stat.st_size) &&
                 k3_doc_add_string(row, "problem", header_rc ? inner.text : "");
@@ -463,6 +509,21 @@ int k3_inspect_file(const char *path, struct k3_doc *root, struct k3_err *err)
     if (!strcmp(name, K3_MANIFEST_NAME)) {
         const char *parent = dir.path;
         rc = show_set(&parent, 1, root, err);
+    } else if (!strcmp(name, K3_CAST_REPORT_NAME)) {
+        rc = k3_inspect_report(&dir, name, root, err);
+    } else if (!strcmp(name, K3_PLAN_NAME)) {
+        rc = show_plan(&dir, name, root, err);
+    } else if (!strcmp(name, K3_SOURCES_NAME) || !strcmp(name, K3_RANKS_NAME) ||
+               !strcmp(name, K3_PLACE_NAME)) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a list of an unfinished conversion, no tensors are in it: read it as "
+                        "text",
+                        name);
+    } else if (k3_name_ends(name, ".json")) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a JSON file, no tensors are in it: read it with any JSON reader, or "
+                        "inspect the directory it lies in",
+                        name);
     } else if (!strcmp(name, K3_HEADERS_NAME)) {
         rc = show_source_headers(&dir, name, root, err);
     } else if (k3_name_ends(name, ".record")) {

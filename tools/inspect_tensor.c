@@ -6,6 +6,7 @@
 #include "inspect.h"
 
 #include "ckpt.h"
+#include "inspect_casts.h"
 #include "stop.h"
 #include "tree.h"
 #include "verify.h"
@@ -94,6 +95,8 @@ struct search {
     const char *wanted;
     struct k3_doc *places; /* the array "places" */
     struct k3_hists hists; /* of all places together */
+    struct k3_inspect_place first;
+    const char *plan; /* of the part that is looked at, or "" */
     uint32_t found_count;
     bool stats;
 };
@@ -122,7 +125,12 @@ static int add_place(struct search *search, const char *file, int fd, uint64_t d
                  k3_doc_add_integer(row, "file_offset", data_offset + found->begin_offset);
     if (!added)
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
-    search->found_count++;
+    if (!search->found_count++) {
+        snprintf(search->first.file, sizeof search->first.file, "%s", file);
+        snprintf(search->first.plan, sizeof search->first.plan, "%s", search->plan);
+        search->first.begin_offset = found->begin_offset;
+        search->first.end_offset = found->end_offset;
+    }
     if (!search->stats)
         return 0;
     struct k3_stats_range range = {.name = file,
@@ -236,6 +244,8 @@ static int search_view(struct search *search, const char *file, int fd, const st
 static int search_header(struct search *search, const char *file, int fd, const struct k3_st *st,
                          struct k3_err *err)
 {
+    const char *plan = k3_st_meta_find(st, "k3.plan");
+    search->plan = plan ? plan : "";
     int rc = search_tensor(search, file, fd, st, err);
     return rc ? rc : search_view(search, file, fd, st, err);
 }
@@ -291,10 +301,14 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     int rc;
     if (S_ISDIR(stat_.st_mode)) {
         rc = search_dir(&search, path, err);
+        if (!rc && search.found_count)
+            rc = k3_inspect_cast(path, &search.first, root, err);
     } else {
         rc = k3_verify_open_parent(path, &dir, &last, err);
         if (!rc)
             rc = search_file(&search, &dir, last, err);
+        if (!rc && search.found_count)
+            rc = k3_inspect_cast(dir.path, &search.first, root, err);
         k3_dir_close(&dir);
     }
     if (!rc && !search.found_count)

@@ -529,12 +529,15 @@ int k3_job_done(struct k3_job *job, const struct k3_plan *plan, uint32_t item,
         for (uint32_t p = 0; p < it->part_count; p++)
             wanted += k3_ranks_has(&job->ranks, rank) &&
                       k3_layout_has_part(&plan->config, &plan->layout, rank, it->parts[p]);
-    if (record->part_count == wanted) /* each once, and of the ranks */
-        return 0;
     k3_record_name(item, name);
+    rc = record->part_count == wanted /* each once, and of the ranks */
+             ? k3_job_check_casts(job, plan, record, err)
+             : fail_ranks(job, name, err);
+    if (!rc)
+        return 0;
     k3_record_fini(record);
     *found = false;
-    return fail_ranks(job, name, err);
+    return rc;
 }
 
 int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, bool *found,

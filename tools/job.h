@@ -154,6 +154,20 @@ int k3_job_check_foreign(const struct k3_job *job, const struct k3_config *confi
 int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
             struct k3_cast_summary *casts, struct k3_err *err);
 
+/* The first bytes of a part's header say that it is this part, of this plan.  K3_ECORRUPT, K3_EIO.
+ */
+int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct k3_part_entry *part,
+                       const uint8_t plan_digest[K3_DIGEST_BYTES], struct k3_err *err);
+
+/* A finished set: the parts are, by their headers, those of the plan in the manifest, and so is the
+ * report of its casts.  Fails as k3_set_open, k3_set_part_header, k3_set_check_header. */
+int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_err *err);
+
+/* The record holds what the casts did to every matrix of its parts that the policy casts, and no
+ * more.  K3_ECORRUPT that names record, part and tensor. */
+int k3_job_check_casts(const struct k3_job *job, const struct k3_plan *plan,
+                       const struct k3_record *record, struct k3_err *err);
+
 /* The sums of the items of one worker, from their records. */
 int k3_casts_of_worker(struct k3_job *job, const struct k3_plan *plan, uint32_t worker,
                        uint32_t workers, struct k3_cast_summary *casts, struct k3_err *err);

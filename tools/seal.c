@@ -135,7 +135,9 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
         at += part->bytes / K3_UNIT_BYTES * K3_DIGEST_BYTES;
     }
     casts[n] = (struct k3_cast_range){record->item, record->cast_count, at};
-    int rc = take_files(&seal->manifest.sources, &seal->manifest.source_count, record->sources,
+    int rc = k3_job_check_casts(seal->job, seal->plan, record, err);
+    if (!rc)
+        rc = take_files(&seal->manifest.sources, &seal->manifest.source_count, record->sources,
                         record->source_count, err);
     if (!rc && record->file_count) {
         free(seal->file_token);
@@ -217,6 +219,27 @@ static int check_complete(struct seal *seal, struct k3_err *err)
                        "%s: no record holds " K3_HEADERS_NAME ": run convert again",
                        seal->job->outs[0].path);
     return 0;
+}
+
+/* Every part is one of this plan, by the first bytes of its header: records could be of another. */
+static int check_heads(const struct seal *seal, struct k3_err *err)
+{
+    const struct k3_job *job = seal->job;
+    char name[K3_NAME_BYTES_MAX + 1], staged[K3_STAGED_NAME_BYTES];
+    int rc = 0;
+    for (uint64_t cell = 0; cell < (uint64_t)seal->part_count * seal->world && !rc; cell++) {
+        const struct k3_part_entry *part = &seal->parts[cell];
+        if (!seal->have[cell])
+            continue;
+        const uint32_t dir = k3_job_dir_of(job, part->rank, part->part);
+        k3_part_name(part->rank, part->part, name);
+        k3_staged_name(name, seal->records[seal->sources_of[cell].record].token, staged);
+        /* An interrupted seal may have moved it: k3_job_record saw it at its final place. */
+        const bool is_staged = k3_file_exists(&job->partials[dir], staged);
+        rc = k3_seal_check_head(is_staged ? &job->partials[dir] : &job->outs[dir],
+                                is_staged ? staged : name, part, job->plan_digest, err);
+    }
+    return rc;
 }
 
 /* staged -> final, unless an interrupted seal did it already. */
@@ -449,6 +472,8 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
         rc = check_complete(&seal, err);
     if (!rc)
         rc = check_sources(&seal, err); /* before anything is moved */
+    if (!rc)
+        rc = check_heads(&seal, err);
     if (!rc)
         rc = k3_job_check_held(job, err);
     if (!rc)

@@ -6,8 +6,10 @@
  * on what was resumed; the file appears whole or not at all. */
 #include "seal_casts.h"
 
+#include "cast_held.h"
 #include "sha256.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -136,6 +138,19 @@ int k3_casts_publish(const struct k3_casts_seal *seal, struct k3_file_entry *ent
     return rc;
 }
 
+int k3_job_check_casts(const struct k3_job *job, const struct k3_plan *plan,
+                       const struct k3_record *record, struct k3_err *err)
+{
+    char name[K3_STAGED_NAME_BYTES], path[K3_ERR_TEXT_BYTES / 2];
+    const struct k3_cast_parts parts = {plan, record->parts, record->part_count};
+    const struct k3_cast_list list = {
+        record->casts, record->cast_count, path,
+        "the record was changed: remove it and run convert again, which repeats the item"};
+    k3_record_name(record->item, name);
+    snprintf(path, sizeof path, "%s/%s", job->partials[0].path, name);
+    return k3_cast_check(&parts, &list, err);
+}
+
 int k3_casts_of_worker(struct k3_job *job, const struct k3_plan *plan, uint32_t worker,
                        uint32_t workers, struct k3_cast_summary *casts, struct k3_err *err)
 {
@@ -149,12 +164,9 @@ int k3_casts_of_worker(struct k3_job *job, const struct k3_plan *plan, uint32_t 
         rc = k3_job_record(job, item, &record, &found, err);
         if (rc || !found)
             continue;
-        for (uint32_t i = 0; i < record.cast_count && !rc; i++) {
-            const char *wanted = k3_cast_row_misfit(plan, &record.casts[i]);
-            rc = wanted ? misfit(job, item, wanted, err) : 0;
-            if (!rc)
-                k3_cast_summary_add(casts, plan, &record.casts[i]);
-        }
+        rc = k3_job_check_casts(job, plan, &record, err);
+        for (uint32_t i = 0; i < record.cast_count && !rc; i++)
+            k3_cast_summary_add(casts, plan, &record.casts[i]);
         k3_record_fini(&record);
     }
     return rc;

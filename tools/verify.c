@@ -6,6 +6,7 @@
  * Invariant: a failure is either returned or listed, never both and never neither. */
 #include "verify.h"
 
+#include "ckpt.h"
 #include "manifest.h"
 #include "sha256.h"
 #include "source_headers.h"
@@ -101,37 +102,48 @@ int k3_verify_judge(struct k3_problems *problems, int rc, struct k3_err *inner, 
 
 /* ---- bad units ---- */
 
-/* Name of a tensor that touches [begin, end) of the data section, or a first guess at its count. */
+bool k3_verify_is_pad(const struct k3_st_tensor *tensor)
+{
+    return !strncmp(tensor->name, "k3.pad.", 7);
+}
+
+/* Pads are no tensors: what touches them alone is said to be padding, as load says it. */
+static bool touches(const struct k3_st_tensor *tensor, uint64_t begin, uint64_t end)
+{
+    return tensor->begin_offset < end && tensor->end_offset > begin && !k3_verify_is_pad(tensor);
+}
+
+static int add_name(struct k3_bad_unit *bad, const char *name, struct k3_err *err)
+{
+    bad->tensors[bad->tensor_count] = strdup(name);
+    if (!bad->tensors[bad->tensor_count])
+        return k3_fail(err, K3_ENOMEM, "no memory for the tensors of a bad unit");
+    bad->tensor_count++;
+    return 0;
+}
+
+/* Names of the tensors that touch [begin, end) of the data section. */
 static int add_names(struct k3_bad_unit *bad, const struct k3_st *st, uint64_t begin, uint64_t end,
                      struct k3_err *err)
 {
     uint32_t count = 0;
+    int rc = 0;
     for (uint32_t t = 0; t < st->tensor_count; t++)
-        if (st->tensors[t].begin_offset < end && st->tensors[t].end_offset > begin)
-            count++;
+        count += touches(&st->tensors[t], begin, end);
     bad->tensors = calloc(count ? count : 1, sizeof *bad->tensors);
     if (!bad->tensors)
         return k3_fail(err, K3_ENOMEM, "no memory for the tensors of a bad unit");
-    for (uint32_t t = 0; t < st->tensor_count; t++) {
-        if (st->tensors[t].begin_offset >= end || st->tensors[t].end_offset <= begin)
-            continue;
-        bad->tensors[bad->tensor_count] = strdup(st->tensors[t].name);
-        if (!bad->tensors[bad->tensor_count])
-            return k3_fail(err, K3_ENOMEM, "no memory for the tensors of a bad unit");
-        bad->tensor_count++;
-    }
-    return 0;
+    for (uint32_t t = 0; t < st->tensor_count && !rc; t++)
+        if (touches(&st->tensors[t], begin, end))
+            rc = add_name(bad, st->tensors[t].name, err);
+    return rc || count ? rc : add_name(bad, "padding only", err);
 }
 
 static int add_header_name(struct k3_bad_unit *bad, struct k3_err *err)
 {
     bad->tensors = calloc(1, sizeof *bad->tensors);
-    if (bad->tensors)
-        bad->tensors[0] = strdup("the header");
-    if (!bad->tensors || !bad->tensors[0])
-        return k3_fail(err, K3_ENOMEM, "no memory for a bad unit");
-    bad->tensor_count = 1;
-    return 0;
+    return bad->tensors ? add_name(bad, "the header", err)
+                        : k3_fail(err, K3_ENOMEM, "no memory for a bad unit");
 }
 
 int k3_verify_add_bad(struct k3_verify *verify, const struct k3_bad_place *place,
@@ -334,6 +346,13 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
     if (rc)
         goto out;
     uint64_t bytes = (uint64_t)stat.st_size;
+    if (strcmp(name, K3_MANIFEST_NAME) && k3_name_ends(name, ".json")) {
+        rc = k3_fail_at(err, K3_EUSAGE, name, -1,
+                        "%s: a JSON file, whose digest stands elsewhere: verify the directory it "
+                        "lies in",
+                        path);
+        goto out;
+    }
     k3_text_putf(&verify->subject, "%sfile %s", verify->subject.bytes ? "; " : "", path);
     if (!strcmp(name, K3_MANIFEST_NAME) || !strcmp(name, K3_HEADERS_NAME)) {
         rc = check_document(verify, &dir, name, &inner);

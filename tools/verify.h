@@ -17,7 +17,7 @@
 /* A unit (or the rest of a part) whose bytes are not the recorded ones. */
 struct k3_bad_unit {
     char *file;     /* owned */
-    char **tensors; /* owned; names that the unit touches, "the header" for header units */
+    char **tensors; /* owned; names that the unit touches; "the header", "padding only" */
     uint64_t unit, offset, bytes;
     uint32_t tensor_count;
 };
@@ -54,6 +54,9 @@ void k3_verify_say(struct k3_text *text, const char *format, ...) K3_PRINTF(2, 3
 /* Turn a failure into a problem where it says that the data are wrong (exit 3): returns 0 then, and
  * *inner is empty again.  Anything else goes to *err and its code is returned. */
 int k3_verify_judge(struct k3_problems *problems, int rc, struct k3_err *inner, struct k3_err *err);
+
+/* Is an entry of a part's header padding and no tensor? */
+bool k3_verify_is_pad(const struct k3_st_tensor *tensor);
 
 /* Append a bad unit; names are copied from st (NULL: not known) and from unit (below data_offset:
  * the header).  Fails: K3_ENOMEM. */

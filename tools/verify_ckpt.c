@@ -215,6 +215,8 @@ static int keep_tensors(struct loose *loose, const struct k3_st *st, uint32_t fi
         loose->tensor_cap = cap;
     }
     for (uint32_t t = 0; t < st->tensor_count; t++) {
+        if (k3_verify_is_pad(&st->tensors[t])) /* of a part under another name */
+            continue;
         struct found_tensor *tensor = &loose->tensors[loose->tensor_count];
         tensor->name = strdup(st->tensors[t].name);
         if (!tensor->name)

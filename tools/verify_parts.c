@@ -62,7 +62,6 @@ int k3_part_check_open(struct k3_set_check *check, struct k3_part_check *part, i
 int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check *part, int fd,
                          struct k3_err *err)
 {
-    static const char prefix[] = "k3.pad.";
     struct k3_part_header header;
     int rc = k3_set_part_header(check->set, part->entry, fd, part->wanted, &header, err);
     if (rc)
@@ -73,7 +72,7 @@ int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check 
         rc = k3_fail(err, K3_ENOMEM, "no memory for the pads of %s", part->name);
     for (uint32_t t = 0; t < st->tensor_count && !rc; t++) {
         const struct k3_st_tensor *tensor = &st->tensors[t];
-        if (strncmp(tensor->name, prefix, sizeof prefix - 1))
+        if (!k3_verify_is_pad(tensor))
             continue;
         part->pads[part->pad_count].begin_offset = st->data_offset + tensor->begin_offset;
         part->pads[part->pad_count++].end_offset = st->data_offset + tensor->end_offset;

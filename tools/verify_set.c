@@ -10,7 +10,9 @@
 
 #include "advice.h"
 #include "mem.h"
+#include "set_casts.h"
 #include "sha256.h"
+#include "sizes.h"
 #include "stop.h"
 #include "tree.h"
 #include "verify_parts.h"
@@ -340,6 +342,24 @@ static int rebuild_plan(struct k3_set_check *check, struct k3_err *err)
     return k3_verify_judge(&check->verify->problems, rc, &inner, err);
 }
 
+/* The report of the casts tells of all that the policy casts. */
+static int check_report(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
+{
+    struct k3_err inner;
+    uint32_t count = 0;
+    bool found = false;
+    if (k3_policy_is_verbatim(&set->plan->policy) || verify->quick)
+        return 0;
+    k3_err_init(&inner);
+    int rc = k3_set_check_report(set, &found, &count, &inner);
+    if (!rc && found)
+        k3_verify_checked(verify, "report of %s casts", k3_count_text(count).s);
+    else if (!rc)
+        k3_problems_add(&verify->notices, "the set has no report of its casts: nothing tells how "
+                                          "well its values were kept");
+    return k3_verify_judge(&verify->problems, rc, &inner, err);
+}
+
 static int check_set(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
 {
     struct k3_set_check *check = calloc(1, sizeof *check); /* holds a progress: not for the stack */
@@ -351,6 +371,8 @@ static int check_set(struct k3_verify *verify, const struct k3_set *set, struct 
     int rc = check_files(verify, set, err);
     if (!rc && verify->problems.count == before)
         rc = rebuild_plan(check, err);
+    if (!rc && verify->problems.count == before)
+        rc = check_report(verify, set, err);
     if (!rc)
         rc = add_ranks(check, err);
     if (!rc)

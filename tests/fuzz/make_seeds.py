@@ -323,6 +323,24 @@ def wrong_casts(seeds, record):
     variants(seeds, "record", document, b"\n" + raw, changes)
 
 
+REPORT_POLICY = "attention=fp8-block,dense=mxfp8,head=int4-g32"  # that of fuzz_report.c
+
+
+def take_report(seeds, report):
+    """What stands behind the beginning of a report, which the target makes itself."""
+    text = report[report.index(b'"tensors":[') + 11:]
+    lines = text.split(b"\n")
+    wrong = {"tool": text, "cut": text[:-1], "less": b"\n".join(lines[:1] + lines[2:]),
+             "twice": b"\n".join(lines[:2] + lines[1:]), "empty": b"\n],\"totals\":[\n],\"version\":0}\n",
+             "decibel": text.replace(b'"sqnr_db":3', b'"sqnr_db":4', 1),
+             "values": text.replace(b'"values":', b'"values":1', 1), "to": text.replace(b"fp8-block", b"bf16", 1),
+             "tensor": text.replace(b"q_proj", b"o_proj", 1), "total": text.replace(b'"tensors":1', b'"tensors":2', 1),
+             "infinite": text.replace(b'"sum_x2":', b'"sum_x2":1e999', 1), "half": text[:len(text) // 2],
+             "behind": text + b"\n", "blank": text.replace(b":", b": ", 1)}
+    for label, data in wrong.items():
+        seeds.put("report", label if label == "tool" else "wrong-" + label, data)
+
+
 def wrong_plans(seeds, plan):
     document = json.loads(plan)
     layers = "text_config.linear_attn_config.kda_layers"
@@ -482,6 +500,8 @@ def main():
             if b'"cast_count":0,' not in record[:40] and record:
                 seeds.put("record", "cast-" + name, record)
                 wrong_casts(seeds, record)
+        run("convert", f"{folder}/synth", "--out", f"{folder}/report", "--tp", "1", "--quant", REPORT_POLICY)
+        take_report(seeds, read(f"{folder}/report/k3-cast-report.json"))
         bad = f"{folder}/bad"
         os.makedirs(bad)
         subprocess.run([make_bad, bad], check=True)
