@@ -83,9 +83,12 @@ static void test_bad_texts(void **state)
     static const char *const bad[][2] = {
         {"", "no policy"},
         {"fp4", "no policy"},
+        {"nvpf4", "'nvpf4' is no policy; did you mean 'nvfp4'? policies are: verbatim nvfp4 "},
         {"experts", "no policy"},
-        {"expert=nvfp4", "no role"},
-        {"experts=fp4", "no format"},
+        {"expert=nvfp4", "'expert' is no role; did you mean 'experts'? roles are: attention "},
+        {"dance=nvfp4", " head vision projector; a pattern"}, /* not norm, not attnres */
+        {"experts=nvpf4", "'nvpf4' is no format; did you mean 'nvfp4'? formats are: verbatim "},
+        {"experts=quarter", "no format; formats are"},
         {"experts=", "not of the form"},
         {"=nvfp4", "not of the form"},
         {"experts=nvfp4,", "not of the form"},
@@ -100,8 +103,10 @@ static void test_bad_texts(void **state)
         {"norm=fp8-block", "no matrix"},
         {"attnres=fp8-block", "no matrix"},
         {"*.o proj=bf16", "no tensor name has"},
-        {"oow=maybe", "no role"},
-        {"config=modelopt,config=modelopt", "no role"},
+        {"oow=maybe", "oow is requant or snap"},
+        {"config=gguf", "config is modelopt"},
+        {"oow=snap,oow=requant", "oow is given twice"},
+        {"config=modelopt,config=modelopt", "config is given twice"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct k3_policy policy;

@@ -70,9 +70,30 @@ static int parse_file(const char *path, const char *text, size_t bytes, struct k
                    (int)(advice ? advice - why.text : (ptrdiff_t)strlen(why.text)), why.text);
 }
 
-int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+/* --oow and --config beside what --quant says of them already. */
+static int add_options(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
 {
     static const uint8_t oow[] = {K3_OOW_FAIL, K3_OOW_REQUANT, K3_OOW_SNAP};
+    const bool is_modelopt = opts->config == K3_OPT_CONFIG_MODELOPT;
+    if (k3_opt_is_set(opts, K3_ID_OOW)) {
+        if (policy->oow != K3_OOW_FAIL && policy->oow != oow[opts->oow])
+            return k3_fail(err, K3_EUSAGE, "--oow %s, but --quant says oow=%s: give one of them",
+                           k3_opt_choice_name(K3_ID_OOW, opts->oow),
+                           policy->oow == K3_OOW_SNAP ? "snap" : "requant");
+        policy->oow = oow[opts->oow];
+    }
+    if (k3_opt_is_set(opts, K3_ID_CONFIG)) {
+        if (policy->is_modelopt && !is_modelopt)
+            return k3_fail(err, K3_EUSAGE,
+                           "--config %s, but --quant says config=modelopt: give one of them",
+                           k3_opt_choice_name(K3_ID_CONFIG, opts->config));
+        policy->is_modelopt = is_modelopt;
+    }
+    return 0;
+}
+
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+{
     size_t length = strlen(opts->quant);
     char *text = NULL;
     size_t bytes = 0;
@@ -86,11 +107,7 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
     } else {
         rc = k3_policy_parse(opts->quant, policy, err);
     }
-    if (opts->oow != K3_OPT_OOW_FAIL)
-        policy->oow = oow[opts->oow];
-    if (opts->config == K3_OPT_CONFIG_MODELOPT)
-        policy->is_modelopt = true;
-    return rc;
+    return rc ? rc : add_options(opts, policy, err);
 }
 
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)

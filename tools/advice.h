@@ -8,8 +8,8 @@
 /* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
 
-/* Policy of the command line: --quant, and for convert --oow and --config.  A text that ends in
- * .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
+/* Policy of the command line: --quant, --oow and --config, which may not contradict each other.  A
+ * text that ends in .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
 int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err);
 
 /* The other way round: " --tp 2 --experts ep", what is not the default; tp always. */
