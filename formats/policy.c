@@ -205,12 +205,21 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
         return k3_fail(err, K3_EUSAGE, "--quant: role %s is given twice",
                        k3_role_name((enum k3_role)role));
     *seen |= 1u << role;
+    policy->asked_roles |= (uint16_t)(1u << role);
     /* Asking for what is there already is asking for nothing. */
     policy->role_fmt[role] = (uint8_t)(fmt == role_source(role) ? K3_Q_VERBATIM : fmt);
     return 0;
 }
 
 static int parse_entries(const char *text, struct k3_policy *policy, struct k3_err *err);
+
+/* A name means what of it there is to cast. */
+static int parse_named(size_t i, struct k3_policy *policy, struct k3_err *err)
+{
+    int rc = parse_entries(named[i].entries, policy, err);
+    policy->asked_roles = 0;
+    return rc;
+}
 
 /* Entries behind the name of a policy change what that says; NULL: the text begins with no name. */
 static const char *after_name(const char *text, struct k3_policy *policy, struct k3_err *err)
@@ -219,7 +228,7 @@ static const char *after_name(const char *text, struct k3_policy *policy, struct
     for (size_t i = 0; i < NAMED_COUNT; i++)
         if (text[bytes] == ',' && text[bytes + 1] && strlen(named[i].name) == bytes &&
             !memcmp(named[i].name, text, bytes))
-            return parse_entries(named[i].entries, policy, err) ? NULL : text + bytes + 1;
+            return parse_named(i, policy, err) ? NULL : text + bytes + 1;
     return NULL;
 }
 
@@ -254,7 +263,7 @@ int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *e
         return parse_entries(text, policy, err);
     for (size_t i = 0; i < NAMED_COUNT; i++)
         if (!strcmp(named[i].name, text))
-            return parse_entries(named[i].entries, policy, err);
+            return parse_named(i, policy, err);
     return fail_policy(text, err);
 }
 

@@ -194,7 +194,7 @@ static void test_refused(void **state)
         int rc;
     } bad[] = {
         {"*.q_proj=fp8-block", "one matrix", 8, K3_EUNSUPPORTED},
-        {"*.experts.{e}.w1=bf16", "one matrix", 8, K3_EUNSUPPORTED},
+        {"*.experts.{e}.w1=bf16", "give w1, w2 and w3 one format", 8, K3_EUNSUPPORTED},
         {"*.nothing=fp8-block", "fits no matrix", 8, K3_EUSAGE},
         {"*.layers.93.*=fp8-block", "fits no matrix", 8, K3_EUSAGE},
         {"oow=snap", "--quant", 8, K3_EUSAGE},
@@ -210,6 +210,85 @@ static void test_refused(void **state)
         if (!strstr(err.text, bad[i].says))
             print_message("%s: %s\n", bad[i].policy, err.text);
         assert_non_null(strstr(err.text, bad[i].says));
+    }
+}
+
+/* What is offered for a refused policy, given again, is not refused. */
+static void test_offers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *policy, *offer; /* NULL: none */
+        uint32_t tp;
+    } cases[] = {
+        {"experts=int4-g128",
+         "experts=int4-g128,*.block_sparse_moe.experts.{e}.w1=int4-g32,"
+         "*.block_sparse_moe.experts.{e}.w3=int4-g32,*.block_sparse_moe.experts.{e}.w2=int4-g32",
+         32},
+        {"nvfp4,*.layers.2.*.w1=verbatim",
+         "attention=fp8-block,experts=nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
+         "*.layers.2.block_sparse_moe.experts.{e}.w3=verbatim,"
+         "*.layers.2.block_sparse_moe.experts.{e}.w2=verbatim",
+         8},
+        {"*.q_a_proj=fp8-block,head=mxfp8",
+         "head=mxfp8,*.self_attn.q_a_proj=fp8-block,*.self_attn.kv_a_proj_with_mqa=fp8-block", 8},
+        {"*.layers.9.*.gate_proj=mxfp8",
+         "*.layers.9.block_sparse_moe.shared_experts.gate_proj=mxfp8,"
+         "*.layers.9.block_sparse_moe.shared_experts.up_proj=mxfp8",
+         8},
+        {"experts=int4-g32,config=modelopt", NULL, 8},
+        {"*.nothing=fp8-block", NULL, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct k3_policy policy = policy_of(cases[i].policy);
+        struct k3_layout layout = layout_of(cases[i].tp, 1);
+        struct k3_err err;
+        k3_err_init(&err);
+        assert_int_not_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+        const char *begin = strstr(err.text, " --quant '");
+        if (!cases[i].offer) {
+            assert_null(begin);
+            continue;
+        }
+        assert_non_null(begin);
+        char offer[K3_ERR_TEXT_BYTES];
+        begin += strlen(" --quant '");
+        snprintf(offer, sizeof offer, "%.*s", (int)strcspn(begin, "'"), begin);
+        assert_string_equal(offer, cases[i].offer);
+        policy = policy_of(offer);
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    }
+}
+
+/* A role that the checkpoint does not have: a slip where it was asked for, else nothing. */
+static void test_absent_role(void **state)
+{
+    (void)state;
+    const struct k3_config whole = config;
+    struct k3_layout layout = layout_of(8, 1);
+    struct k3_policy policy = policy_of("dense=mxfp8");
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    assert_true(k3_policy_casts(&policy, &config));
+    config.value[K3_V_FIRST_DENSE] = 0; /* all layers are MoE */
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+    assert_non_null(strstr(err.text, "no matrix of role dense"));
+    policy.asked_roles = 0;
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    assert_false(k3_policy_casts(&policy, &config));
+    policy = policy_of("mxfp8");
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    config = whole;
+    static const char *const idle[] = {"verbatim", "experts=mxfp4", "attention=bf16,head=verbatim",
+                                       "*.layers.2.*=verbatim"};
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        k3_err_init(&err);
+        policy = policy_of(idle[i]);
+        assert_false(k3_policy_casts(&policy, &config));
+        policy.is_modelopt = true;
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+        assert_non_null(strstr(err.text, "nothing is cast"));
     }
 }
 
@@ -340,7 +419,8 @@ static void test_plan_text(void **state)
     const char *at = strstr(plan->text, text);
     assert_non_null(at);
     assert_int_equal(k3_plan_decode(plan->text, plan->text_bytes, &back, &err), 0);
-    assert_memory_equal(&back->policy, &plan->policy, sizeof policy);
+    policy.asked_roles = 0; /* not of the plan: it was answered */
+    assert_memory_equal(&back->policy, &policy, sizeof policy);
     k3_plan_close(back);
     static const char *const other[] = {"attention=fp8-block,experts=nvfp4,*.layers.99.*=verbatim",
                                         "attention=fp8-blocks,experts=nvfp4,*.layers.7*=verbatim",
@@ -365,7 +445,8 @@ int main(void)
                                        cmocka_unit_test(test_bad_texts),
                                        cmocka_unit_test(test_json),
                                        cmocka_unit_test(test_reach),
-                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_offers),
+        cmocka_unit_test(test_absent_role),
                                        cmocka_unit_test(test_k3_sizes),
                                        cmocka_unit_test(test_parts_agree_with_sizes),
                                        cmocka_unit_test(test_plan_text)};
