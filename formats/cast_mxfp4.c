@@ -80,7 +80,8 @@ static int check_scales(const struct k3_quant *quant, const struct k3_qrows *row
     struct place at = place_of(quant, rows, first + (uint64_t)(bad - scale));
     return k3_fail(err, K3_EFORMAT,
                    "tensor %s: the scale at index %" PRIu64 " (row %" PRIu64 ", group %" PRIu64
-                   ") is 0xff, which is NaN; its 32 values are lost: check the download",
+                   ") is 0xff, which is NaN; its 32 values are lost: check the download, or leave this "
+                   "tensor verbatim",
                    quant->name, at.index, at.row, at.col);
 }
 

@@ -82,6 +82,9 @@ uint32_t k3_cast_scale_slot(const struct k3_plan *plan, uint32_t slot);
 /* Parameters of a cast by the policy of a plan.  By way of BF16 a group that BF16 cannot hold is
  * refused whatever --oow says: the second step would not know what the first one lost. */
 struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt from, enum k3_qfmt to);
+/* A tensor was refused: add what to give to keep it as it is; lead: how that is introduced. */
+void k3_cast_advise(const struct k3_plan *plan, uint32_t slot, const char *lead,
+                    struct k3_err *err);
 /* At least `bytes` at *data. */
 int k3_cast_grow(uint8_t **data, size_t *cap, uint64_t bytes, struct k3_err *err);
 

@@ -324,8 +324,11 @@ int k3_survey_item(struct k3_survey *survey, uint32_t item, struct k3_err *err)
         if (!k3_ckpt_needs_file(ckpt, it->files[f]))
             continue;
         const uint32_t *begin = &ckpt->file_slot_begin[it->files[f]];
-        for (uint32_t s = begin[0]; s < begin[1] && !rc; s++)
+        for (uint32_t s = begin[0]; s < begin[1] && !rc; s++) {
             rc = look_at(&look, ckpt->slots[s], err);
+            if (rc)
+                k3_cast_advise(ckpt->plan, ckpt->slots[s], ", like", err);
+        }
     }
     free(look.x);
     free(look.scale);
