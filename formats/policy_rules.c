@@ -137,9 +137,16 @@ static bool in_layer(const struct k3_rule *rule)
     return rule->scope != K3_SCOPE_FIRST && rule->scope != K3_SCOPE_LAST;
 }
 
+/* In no image of this layout. */
+static bool is_dropped(const struct k3_layout *layout, const struct k3_rule *rule)
+{
+    return layout->vision == K3_VISION_DROP &&
+           (rule->role == K3_ROLE_VISION || rule->role == K3_ROLE_PROJECTOR);
+}
+
 /* Every pattern fits a matrix: one that fits none is a slip of the pen. */
 static int check_patterns(const struct k3_policy *policy, const struct k3_config *config,
-                          struct k3_err *err)
+                          const struct k3_layout *layout, struct k3_err *err)
 {
     for (uint32_t i = 0; i < policy->pattern_count; i++) {
         const struct k3_policy_pattern *pattern = &policy->patterns[i];
@@ -147,7 +154,7 @@ static int check_patterns(const struct k3_policy *policy, const struct k3_config
         for (uint32_t r = 0; r < config->model->rule_count && !fits; r++) {
             const struct k3_rule *rule = &config->model->rules[r];
             uint32_t layers = in_layer(rule) ? config->layer_count : 1;
-            if (!k3_rule_is_matrix(rule) ||
+            if (!k3_rule_is_matrix(rule) || is_dropped(layout, rule) ||
                 !is_named(pattern->glob, rule, (enum k3_qfmt)pattern->fmt))
                 continue;
             for (uint32_t layer = 0; layer < layers && !fits; layer++) {
@@ -310,21 +317,23 @@ bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *con
 
 /* A role that somebody asked for has a matrix in this checkpoint. */
 static int check_roles(const struct k3_policy *policy, const struct k3_config *config,
-                       struct k3_err *err)
+                       const struct k3_layout *layout, struct k3_err *err)
 {
     uint32_t found = 0;
     for (uint32_t r = 0; r < config->model->rule_count; r++) {
         const struct k3_rule *rule = &config->model->rules[r];
         uint32_t layers = in_layer(rule) ? config->layer_count : 1;
         for (uint32_t layer = 0; k3_rule_is_matrix(rule) && layer < layers; layer++)
-            if (k3_rule_applies(config, rule, layer))
+            if (k3_rule_applies(config, rule, layer) && !is_dropped(layout, rule))
                 found |= UINT32_C(1) << rule->role;
     }
     for (uint32_t role = 0; role < K3_ROLE_COUNT; role++)
         if (policy->asked_roles & ~found & UINT32_C(1) << role)
             return k3_fail(err, K3_EUSAGE,
-                           "--quant: this checkpoint has no matrix of role %s: leave the entry out",
-                           k3_role_name((enum k3_role)role));
+                           "--quant: there is no matrix of role %s%s: leave the entry out",
+                           k3_role_name((enum k3_role)role),
+                           layout->vision == K3_VISION_DROP ? " (with --vision drop)"
+                                                            : " in this checkpoint");
     return 0;
 }
 
@@ -333,9 +342,9 @@ int k3_policy_find_misfit(const struct k3_policy *policy, const struct k3_config
                           struct k3_err *err)
 {
     misfit->kind = K3_MISFIT_OTHER;
-    int rc = check_roles(policy, config, err);
+    int rc = check_roles(policy, config, layout, err);
     if (!rc)
-        rc = check_patterns(policy, config, err);
+        rc = check_patterns(policy, config, layout, err);
     if (!rc && (policy->is_modelopt || policy->oow) && !k3_policy_casts(policy, config))
         rc = k3_fail(err, K3_EUSAGE,
                      "--config and --oow say how to cast, and nothing is cast: give a --quant that "

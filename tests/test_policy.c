@@ -273,13 +273,24 @@ static void test_absent_role(void **state)
     assert_true(k3_policy_casts(&policy, &config));
     config.value[K3_V_FIRST_DENSE] = 0; /* all layers are MoE */
     assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
-    assert_non_null(strstr(err.text, "no matrix of role dense"));
+    assert_non_null(strstr(err.text, "no matrix of role dense in this checkpoint"));
     policy.asked_roles = 0;
     assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
     assert_false(k3_policy_casts(&policy, &config));
     policy = policy_of("mxfp8");
     assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
     config = whole;
+    layout.vision = K3_VISION_DROP;
+    static const char *const dropped[][2] = {
+        {"vision=fp8-block", "no matrix of role vision (with --vision drop)"},
+        {"head=mxfp8,*vision_tower*=fp8-block", "fits no matrix"}};
+    for (size_t i = 0; i < sizeof dropped / sizeof dropped[0]; i++) {
+        k3_err_init(&err);
+        policy = policy_of(dropped[i][0]);
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+        assert_non_null(strstr(err.text, dropped[i][1]));
+    }
+    layout.vision = K3_VISION_REPLICATE;
     static const char *const idle[] = {"verbatim", "experts=mxfp4", "attention=bf16,head=verbatim",
                                        "*.layers.2.*=verbatim"};
     for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
