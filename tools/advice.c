@@ -9,6 +9,7 @@
 #include "sizes.h"
 #include "text.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,31 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
         k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
 }
 
+void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan)
+{
+    if (!opts->quiet && strcmp(opts->quant, "verbatim") != 0 &&
+        !k3_policy_casts(&plan->policy, &plan->config))
+        fprintf(stderr,
+                "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
+                "all is left verbatim\n",
+                opts->quant);
+}
+
+void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out)
+{
+    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+    uint64_t usual = 0;
+    unsigned unit = 0;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    if (k3_size_parse(k3_opt_table[K3_ID_BUDGET].default_text, &usual, &ignored) ||
+        budget_bytes == usual)
+        return;
+    for (; unit < 3 && budget_bytes && budget_bytes % 1024 == 0; unit++)
+        budget_bytes /= 1024;
+    k3_text_putf(out, " --budget %" PRIu64 "%s", budget_bytes, units[unit]);
+}
+
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
                           const struct k3_policy *policy, uint32_t *rank)
 {
@@ -198,8 +224,19 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     if (image <= budget_bytes)
         return 0;
     char text[640];
+    struct k3_text also; /* options that the layouts below were tried with */
+    k3_text_init(&also);
+    if (!k3_policy_is_verbatim(&plan->policy)) {
+        char policy[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&plan->policy, policy);
+        k3_text_putf(&also, " --quant '%s'", policy);
+    }
+    k3_budget_put_option(budget_bytes, &also);
     advise(plan, budget_bytes, text, sizeof text);
-    return k3_fail(err, K3_EUNSUPPORTED,
-                   "rank %u needs %s, the budget is %s (--budget); layouts that would fit: %s",
-                   rank, k3_size_text(image).s, k3_size_text(budget_bytes).s, text);
+    int rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "rank %u needs %s, the budget is %s (--budget); layouts that would fit%s%s: %s",
+                     rank, k3_size_text(image).s, k3_size_text(budget_bytes).s,
+                     also.bytes ? ", with" : "", also.bytes ? also.data : "", text);
+    k3_text_fini(&also);
+    return rc;
 }

@@ -16,6 +16,12 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
 struct k3_text;
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out);
 
+/* A --quant that changes nothing is no error, but hardly meant: what to say of it on stderr. */
+void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan);
+
+/* " --budget 250GiB" where it is not the default. */
+void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out);
+
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
                           const struct k3_policy *policy, uint32_t *rank);

@@ -154,7 +154,8 @@ static void print_prices(const struct plan_view *view)
     for (uint32_t i = 0; k3_policy_name(i, NULL); i++) {
         uint64_t bytes;
         if (!price(view, i, &bytes))
-            printf("%-12s %15s  does not divide\n", k3_policy_name(i, NULL), "-");
+            printf("%-12s %15s  does not divide: plan with it says what does\n",
+                   k3_policy_name(i, NULL), "-");
         else
             printf("%-12s %15s  %s\n", k3_policy_name(i, NULL), k3_count_text(bytes).s,
                    bytes <= view->budget_bytes ? "fits" : "does not fit");
@@ -204,6 +205,23 @@ static int print_json(const struct plan_view *view, struct k3_err *err)
     return rc;
 }
 
+/* The command that does what was planned. */
+static void print_next(const struct k3_plan *plan, const struct k3_opts *opts)
+{
+    struct k3_text line;
+    k3_text_init(&line);
+    k3_layout_put_options(&plan->layout, &line);
+    if (!k3_policy_is_verbatim(&plan->policy)) {
+        char policy[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&plan->policy, policy);
+        k3_text_putf(&line, " --quant '%s'", policy);
+    }
+    k3_budget_put_option(opts->budget_bytes, &line);
+    printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0],
+           line.bytes ? line.data : "");
+    k3_text_fini(&line);
+}
+
 static void print_text(const struct plan_view *view, const struct k3_opts *opts)
 {
     const struct k3_plan *plan = view->plan;
@@ -236,6 +254,8 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
            "memory: none\n",
            k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s,
            k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
+    if (view->fits)
+        print_next(plan, opts);
     if (opts->rate_bytes_per_second) {
         uint64_t moved = view->file_bytes + 2 * view->disk_bytes; /* read, write, read back */
         printf(
@@ -313,6 +333,7 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
         k3_say_problems(&problems);
         goto out;
     }
+    k3_say_idle_policy(opts, ckpt->plan);
     view.plan = ckpt->plan;
     view.budget_bytes = opts->budget_bytes;
     view.world = k3_layout_world(&ckpt->plan->layout);

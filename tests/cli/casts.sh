@@ -1,0 +1,50 @@
+# Plans and conversions with casts: what is said of them, and that what is said can be done.
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+tool() {
+    echo "\$ $*"
+    "$K3" "$@" 2>&1
+    echo "exit $?"
+}
+next() {
+    echo "\$ $*"
+    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^k3-shard
+}
+# the command that plan prints has every option that it needs
+next plan ckpt --tp 2
+next plan ckpt --tp 2 --quant fp8-attn --oow snap --config modelopt --budget 100GiB
+next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 100000001
+next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
+# policies that do nothing
+for policy in experts=mxfp4 attention=bf16,head=verbatim '*.layers.2.*=verbatim'; do
+    next plan ckpt --tp 2 --quant "$policy"
+done
+next convert ckpt --tp 2 --out idle --quant experts=mxfp4
+next plan ckpt --tp 2 --quant verbatim
+next plan ckpt --tp 2 --quant experts=mxfp4 --quiet
+tool plan ckpt --tp 2 --quant experts=mxfp4 --config modelopt
+tool convert ckpt --tp 2 --out d --quant experts=mxfp4 --device cuda:0
+tool convert ckpt --tp 2 --out d --quant vision=fp8-block --vision drop
+test -e d && echo "d was made"
+# a refused policy: what is offered works
+tool convert ckpt --tp 2 --out mended --quant mxfp8 --quiet
+offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s/.*--quant '//; s/'.*//")
+"$K3" convert ckpt --tp 2 --out mended --quant "$offer" --quiet >/dev/null && echo "converted: $offer"
+# a finished set says the same of its casts as the run that made it
+"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet |
+    grep -o '"casts".*"cast_report":"[^"]*"' >made
+"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet |
+    grep -o '"casts".*"cast_report":"[^"]*"' >found
+cmp made found && echo "equal: $(wc -c <made) bytes"
+"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet | grep -o '"was_finished":true'
+"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --quiet | tail -n 1
+sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json
+tool convert ckpt --tp 2 --out set --quant fp8-attn --quiet
+# of a set with casts nothing leads back to the checkpoint
+tool plan mended
+# workers count their own items
+for i in 0 1; do
+    "$K3" convert ckpt --tp 2 --out shared --quant nvfp4 --worker $i --workers 4 --json --quiet |
+        grep -o '"items":[0-9]*,"resumed_items":[0-9]*'
+done
+"$K3" convert ckpt --tp 2 --out shared --quant nvfp4 --worker 1 --workers 4 --json --quiet |
+    grep -o '"items":[0-9]*,"resumed_items":[0-9]*'
