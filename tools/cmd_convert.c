@@ -30,6 +30,7 @@ static int print_json(const struct k3_convert_report *report, const struct k3_op
     bool good = root && k3_doc_add_integer(root, "ranks", report->rank_count) &&
                 k3_doc_add_double(root, "seconds", (double)report->seconds_ns / 1e9) &&
                 k3_doc_add_integer(root, "read_bytes", report->read_bytes) &&
+                k3_doc_add_integer(root, "survey_bytes", report->survey_bytes) &&
                 k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
                 k3_doc_add_integer(root, "items", report->item_count) &&
                 k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
@@ -59,7 +60,10 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
            report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
            report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
-    printf("read %s, wrote %s, read that back and took its digests, in %s\n",
+    if (report->survey_bytes)
+        printf("looked through %s of scales and values before the first cast\n",
+               k3_size_short(report->survey_bytes).s);
+    printf("read %s, wrote %s (pads are holes), read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
     k3_casts_print(&report->casts, report_dir(report, opts));

@@ -57,7 +57,7 @@ static bool same_sizes(const struct k3_rank_sizes *a, const struct k3_rank_sizes
 
 static void print_ranks(const struct plan_view *view)
 {
-    printf("\n%-12s %6s %15s %15s %15s %13s\n", "ranks", "parts", "image bytes", "read",
+    printf("\n%-12s %6s %15s %15s %15s %13s\n", "ranks", "parts", "image bytes", "of tensors",
            "replicated", "pads");
     for (uint32_t r = 0, end; r < view->world; r = end) {
         const struct k3_rank_sizes *sizes = &view->ranks[r];
@@ -247,12 +247,14 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
     print_prices(view);
     print_engines(view);
     print_sizes(view);
-    uint64_t part_count = 0;
-    for (uint32_t r = 0; r < view->world; r++)
+    uint64_t part_count = 0, pad_bytes = 0;
+    for (uint32_t r = 0; r < view->world; r++) {
         part_count += view->ranks[r].part_count;
-    printf("disk: %s in %s part files, at the peak too; memory: up to %s of buffers; locked "
-           "memory: none\n",
-           k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s,
+        pad_bytes += view->ranks[r].image_bytes - view->ranks[r].read_bytes;
+    }
+    printf("disk: %s in %s part files, at the peak too, %s of it pads that are not written; memory: "
+           "up to %s of buffers; locked memory: none\n",
+           k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s, k3_size_short(pad_bytes).s,
            k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
     if (view->fits)
         print_next(plan, opts);

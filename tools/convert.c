@@ -523,6 +523,7 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
     else if (!rc)
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, &report->casts, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
+    report->survey_bytes = atomic_load(&convert->survey.read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
     report->hub_same_count = atomic_load(&convert->hf.same_count);
     report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);

@@ -65,7 +65,9 @@ struct k3_convert_options {
 #define K3_CONVERT_MEMORY_BYTES (256u << 20) /* leaves room for plan and records below 512 MiB */
 
 struct k3_convert_report {
-    uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
+    uint64_t read_bytes;    /* of the checkpoint, by this run */
+    uint64_t survey_bytes;  /* of it, before that: scales and values of whole matrices */
+    uint64_t written_bytes; /* by this run; pads are holes and not counted, nor is the read-back */
     uint64_t seconds_ns;
     uint64_t image_bytes; /* all ranks that are made */
     uint32_t rank_count, part_count;

@@ -180,6 +180,7 @@ static int load_scales(struct k3_caster *caster, struct k3_err *err)
     int rc = k3_cast_grow(&caster->scales, &caster->scales_cap, bytes, err);
     if (!rc)
         rc = k3_cast_read(ckpt, slot, 0, caster->scales, bytes, err);
+    caster->read_bytes += bytes;
     caster->scales_bytes = bytes;
     caster->scales_slot = rc ? K3_SLOT_NONE : slot;
     return rc;

@@ -11,6 +11,7 @@
 struct k3_survey {
     const struct k3_ckpt *ckpt;
     float *globals; /* by slot: global scales; NULL: the policy needs none; owned */
+    _Atomic uint64_t read_bytes; /* looked through so far */
 };
 
 /* True where the policy asks for a survey at all. */
@@ -56,6 +57,7 @@ struct k3_caster {
     uint64_t scales_bytes;
     uint32_t scales_slot; /* K3_SLOT_NONE: none */
     uint8_t *is_done;     /* by target */
+    uint64_t read_bytes;  /* beside the stream: scales that are needed before it brings them */
 };
 
 int k3_caster_open(const struct k3_scatter *scatter, const struct k3_survey *survey,

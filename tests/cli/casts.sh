@@ -39,6 +39,28 @@ cmp made found && echo "equal: $(wc -c <made) bytes"
 "$K3" convert ckpt --tp 2 --out set --quant fp8-attn --quiet | tail -n 1
 sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json
 tool convert ckpt --tp 2 --out set --quant fp8-attn --quiet
+# what convert says of bytes agrees with plan and with the files
+"$K3" convert ckpt --tp 2 --out plain --json --quiet | grep -o '"read_bytes.*"written_bytes":[0-9]*'
+"$K3" plan ckpt --tp 2 | grep '^disk'
+"$K3" convert ckpt --tp 2 --out four --quant nvfp4 | grep -e ^looked -e ^read | sed 's/ in [0-9.]* s/ in TIME/'
+for set in plain:verbatim four:nvfp4; do
+    python3 - "$K3" ${set%:*} ${set#*:} <<'END'
+import glob, json, os, subprocess, sys
+tool, folder, policy = sys.argv[1:]
+def said(*args):
+    return json.loads(subprocess.run((tool, *args, "--json", "--quiet"), stdout=-1).stdout)
+plan = said("plan", "ckpt", "--tp", "2", "--quant", policy)
+parts = sum(map(os.path.getsize, glob.glob(folder + "/*.safetensors")))
+others = sum(map(os.path.getsize, glob.glob(folder + "/*"))) - parts
+again = said("convert", "ckpt", "--tp", "2", "--quant", policy, "--out", folder, "--force")
+pads = sum(rank["pad_bytes"] for rank in plan["ranks"])
+late = ["k3-shards.json", "model-rank-0.units", "model-rank-1.units"]  # of the seal
+late += ["k3-cast-report.json"] if policy != "verbatim" else []
+late = sum(os.path.getsize(f"{folder}/{name}") for name in late)
+print(policy, "parts", parts == plan["disk_bytes"], "written",
+      again["written_bytes"] - (parts - pads + others - late))
+END
+done
 # of a set with casts nothing leads back to the checkpoint
 tool plan mended
 # workers count their own items
