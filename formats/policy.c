@@ -87,6 +87,8 @@ static int fail_word(const char *word, size_t bytes, const struct words *words, 
     char list[256], shown[K3_SHOWN_BYTES], given[K3_POLICY_PATTERN_BYTES], near_text[64] = "";
     size_t used = 0;
     snprintf(given, sizeof given, "%.*s", (int)bytes, word);
+    for (char *c = given; *c; c++)
+        *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
     const char *near = k3_nearest(given, words->name, words->count);
     if (near)
         snprintf(near_text, sizeof near_text, "did you mean '%s'? ", near);
@@ -100,8 +102,7 @@ static int fail_word(const char *word, size_t bytes, const struct words *words, 
 
 static int fail_role(const char *word, size_t bytes, struct k3_err *err)
 {
-    struct words words = {
-        .one = "role", .many = "roles", .more = "; a pattern has a '.' or a '*'"};
+    struct words words = {.one = "role", .many = "roles", .more = "; a pattern has a '.' or a '*'"};
     for (int r = 0; r < K3_ROLE_COUNT; r++)
         if (is_castable((enum k3_role)r))
             words.name[words.count++] = k3_role_name((enum k3_role)r);
@@ -110,8 +111,7 @@ static int fail_role(const char *word, size_t bytes, struct k3_err *err)
 
 static int fail_format(const char *word, struct k3_err *err)
 {
-    struct words words = {
-        .one = "format", .many = "formats", .more = "", .count = K3_QFMT_COUNT};
+    struct words words = {.one = "format", .many = "formats", .more = "", .count = K3_QFMT_COUNT};
     for (int f = 0; f < K3_QFMT_COUNT; f++)
         words.name[f] = k3_qfmt_name((enum k3_qfmt)f);
     return fail_word(word, strlen(word), &words, err);
@@ -173,8 +173,9 @@ static int add_option(struct k3_policy *policy, const char *name, size_t bytes, 
     else if (!is_oow && !strcmp(value, "modelopt"))
         policy->is_modelopt = true;
     else
-        return k3_fail(err, K3_EUSAGE, "--quant: %s", is_oow ? "oow is requant or snap, or left out"
-                                                             : "config is modelopt, or left out");
+        return k3_fail(err, K3_EUSAGE, "--quant: %s",
+                       is_oow ? "oow is requant or snap, or left out"
+                              : "config is modelopt, or left out");
     return 0;
 }
 

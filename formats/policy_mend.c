@@ -18,13 +18,13 @@ static void find_members(const struct k3_model *model, uint32_t rule, uint32_t *
     const struct k3_rule *rules = model->rules;
     *first = rule;
     *end = rule + 1;
-    while (*first > 0 && (k3_rule_is_fused(model, *first) ||
-                          (rules[rule].role == K3_ROLE_EXPERTS &&
-                           rules[*first - 1].role == K3_ROLE_EXPERTS)))
+    while (*first > 0 &&
+           (k3_rule_is_fused(model, *first) ||
+            (rules[rule].role == K3_ROLE_EXPERTS && rules[*first - 1].role == K3_ROLE_EXPERTS)))
         --*first;
-    while (*end < model->rule_count && (k3_rule_is_fused(model, *end) ||
-                                        (rules[rule].role == K3_ROLE_EXPERTS &&
-                                         rules[*end].role == K3_ROLE_EXPERTS)))
+    while (*end < model->rule_count &&
+           (k3_rule_is_fused(model, *end) ||
+            (rules[rule].role == K3_ROLE_EXPERTS && rules[*end].role == K3_ROLE_EXPERTS)))
         ++*end;
 }
 
@@ -106,8 +106,7 @@ static void drop_idle(struct k3_policy *policy, const struct k3_config *config)
     for (uint32_t i = policy->pattern_count; i-- > 0;) {
         struct k3_policy_pattern *patterns = policy->patterns;
         const struct k3_policy whole = *policy;
-        memmove(&patterns[i], &patterns[i + 1],
-                (policy->pattern_count - i - 1) * sizeof *patterns);
+        memmove(&patterns[i], &patterns[i + 1], (policy->pattern_count - i - 1) * sizeof *patterns);
         policy->pattern_count--;
         if (!mean_the_same(&whole, policy, config))
             *policy = whole;

@@ -144,31 +144,65 @@ static bool is_dropped(const struct k3_layout *layout, const struct k3_rule *rul
            (rule->role == K3_ROLE_VISION || rule->role == K3_ROLE_PROJECTOR);
 }
 
+/* Does the pattern fit a matrix of an image? */
+static bool fits_any(const char *glob, enum k3_qfmt fmt, const struct k3_config *config,
+                     const struct k3_layout *layout)
+{
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        if (!k3_rule_is_matrix(rule) || is_dropped(layout, rule) || !is_named(glob, rule, fmt))
+            continue;
+        for (uint32_t layer = 0; layer < layers; layer++) {
+            char module[K3_POLICY_PATTERN_BYTES];
+            k3_rule_module(rule, layer, module, sizeof module);
+            if (k3_rule_applies(config, rule, layer) && glob_fits(glob, module))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The name of a tensor as a pattern: without `.weight`, with {e} for the number of an expert or {b}
+ * for that of a block, and `*.` in front of a name that begins in the middle. */
+static void tensor_to_glob(const char *name, char glob[K3_POLICY_PATTERN_BYTES])
+{
+    static const char *const words[][2] = {{".experts.", "{e}"}, {".blocks.", "{b}"}};
+    const char *end = strstr(name, ".weight"), *number = NULL, *placeholder = "";
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !number; i++) {
+        const char *word = strstr(name, words[i][0]);
+        number = word ? word + strlen(words[i][0]) : NULL;
+        placeholder = words[i][1];
+    }
+    size_t digits = number ? strspn(number, "0123456789") : 0;
+    size_t bytes = end ? (size_t)(end - name) : strlen(name);
+    size_t head = digits ? (size_t)(number - name) : bytes;
+    const bool is_whole = *name == '*' || !strncmp(name, "language_model.", 15) ||
+                          !strncmp(name, "vision_tower.", 13) || !strncmp(name, "mm_", 3);
+    snprintf(glob, K3_POLICY_PATTERN_BYTES, "%s%.*s%s%.*s", is_whole ? "" : "*.", (int)head, name,
+             digits ? placeholder : "", (int)(bytes - head - digits), name + head + digits);
+}
+
 /* Every pattern fits a matrix: one that fits none is a slip of the pen. */
 static int check_patterns(const struct k3_policy *policy, const struct k3_config *config,
                           const struct k3_layout *layout, struct k3_err *err)
 {
     for (uint32_t i = 0; i < policy->pattern_count; i++) {
         const struct k3_policy_pattern *pattern = &policy->patterns[i];
-        bool fits = false;
-        for (uint32_t r = 0; r < config->model->rule_count && !fits; r++) {
-            const struct k3_rule *rule = &config->model->rules[r];
-            uint32_t layers = in_layer(rule) ? config->layer_count : 1;
-            if (!k3_rule_is_matrix(rule) || is_dropped(layout, rule) ||
-                !is_named(pattern->glob, rule, (enum k3_qfmt)pattern->fmt))
-                continue;
-            for (uint32_t layer = 0; layer < layers && !fits; layer++) {
-                char module[K3_POLICY_PATTERN_BYTES];
-                k3_rule_module(rule, layer, module, sizeof module);
-                fits = k3_rule_applies(config, rule, layer) && glob_fits(pattern->glob, module);
-            }
-        }
-        if (!fits)
+        const enum k3_qfmt fmt = (enum k3_qfmt)pattern->fmt;
+        char glob[K3_POLICY_PATTERN_BYTES];
+        if (fits_any(pattern->glob, fmt, config, layout))
+            continue;
+        tensor_to_glob(pattern->glob, glob);
+        if (fits_any(glob, fmt, config, layout))
             return k3_fail(err, K3_EUSAGE,
-                           "--quant: pattern '%s' fits no matrix that it may touch (router, "
-                           "embedding and vision must be spelled out, and experts for a lossy "
-                           "format); names are like language_model.model.layers.3.self_attn.o_proj",
-                           pattern->glob);
+                           "--quant: pattern '%s' fits no matrix; did you mean '%s'?",
+                           pattern->glob, glob);
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: pattern '%s' fits no matrix that it may touch (router, "
+                       "embedding and vision must be spelled out, and experts for a lossy "
+                       "format); names are like language_model.model.layers.3.self_attn.o_proj",
+                       pattern->glob);
     }
     return 0;
 }
@@ -329,11 +363,10 @@ static int check_roles(const struct k3_policy *policy, const struct k3_config *c
     }
     for (uint32_t role = 0; role < K3_ROLE_COUNT; role++)
         if (policy->asked_roles & ~found & UINT32_C(1) << role)
-            return k3_fail(err, K3_EUSAGE,
-                           "--quant: there is no matrix of role %s%s: leave the entry out",
-                           k3_role_name((enum k3_role)role),
-                           layout->vision == K3_VISION_DROP ? " (with --vision drop)"
-                                                            : " in this checkpoint");
+            return k3_fail(
+                err, K3_EUSAGE, "--quant: there is no matrix of role %s%s: leave the entry out",
+                k3_role_name((enum k3_role)role),
+                layout->vision == K3_VISION_DROP ? " (with --vision drop)" : " in this checkpoint");
     return 0;
 }
 

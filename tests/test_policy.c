@@ -85,6 +85,7 @@ static void test_bad_texts(void **state)
         {"fp4", "no policy"},
         {"nvpf4", "'nvpf4' is no policy; did you mean 'nvfp4'? policies are: verbatim nvfp4 "},
         {"experts", "no policy"},
+        {"NVFP4", "did you mean 'nvfp4'?"},
         {"expert=nvfp4", "'expert' is no role; did you mean 'experts'? roles are: attention "},
         {"dance=nvfp4", " head vision projector; a pattern"}, /* not norm, not attnres */
         {"experts=nvpf4", "'nvpf4' is no format; did you mean 'nvfp4'? formats are: verbatim "},
@@ -196,6 +197,13 @@ static void test_refused(void **state)
         {"*.q_proj=fp8-block", "one matrix", 8, K3_EUNSUPPORTED},
         {"*.experts.{e}.w1=bf16", "give w1, w2 and w3 one format", 8, K3_EUNSUPPORTED},
         {"*.nothing=fp8-block", "fits no matrix", 8, K3_EUSAGE},
+        {"language_model.model.layers.3.block_sparse_moe.experts.7.w1.weight_packed=nvfp4",
+         "did you mean 'language_model.model.layers.3.block_sparse_moe.experts.{e}.w1'?", 8,
+         K3_EUSAGE},
+        {"vision_tower.encoder.blocks.3.wo.weight=mxfp8",
+         "did you mean 'vision_tower.encoder.blocks.{b}.wo'?", 8, K3_EUSAGE},
+        {"layers.2.self_attn.o_proj=fp8-block", "did you mean '*.layers.2.self_attn.o_proj'?", 8,
+         K3_EUSAGE},
         {"*.layers.93.*=fp8-block", "fits no matrix", 8, K3_EUSAGE},
         {"oow=snap", "--quant", 8, K3_EUSAGE},
         /* w2 has 3072 columns: 96 a rank are no whole group of 128 */
@@ -456,8 +464,9 @@ int main(void)
                                        cmocka_unit_test(test_bad_texts),
                                        cmocka_unit_test(test_json),
                                        cmocka_unit_test(test_reach),
-                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_offers),
-        cmocka_unit_test(test_absent_role),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_offers),
+                                       cmocka_unit_test(test_absent_role),
                                        cmocka_unit_test(test_k3_sizes),
                                        cmocka_unit_test(test_parts_agree_with_sizes),
                                        cmocka_unit_test(test_plan_text)};

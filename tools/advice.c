@@ -233,10 +233,11 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     }
     k3_budget_put_option(budget_bytes, &also);
     advise(plan, budget_bytes, text, sizeof text);
-    int rc = k3_fail(err, K3_EUNSUPPORTED,
-                     "rank %u needs %s, the budget is %s (--budget); layouts that would fit%s%s: %s",
-                     rank, k3_size_text(image).s, k3_size_text(budget_bytes).s,
-                     also.bytes ? ", with" : "", also.bytes ? also.data : "", text);
+    int rc = k3_fail(
+        err, K3_EUNSUPPORTED,
+        "rank %u needs %s, the budget is %s (--budget); layouts that would fit%s%s: %s", rank,
+        k3_size_text(image).s, k3_size_text(budget_bytes).s, also.bytes ? ", with" : "",
+        also.bytes ? also.data : "", text);
     k3_text_fini(&also);
     return rc;
 }

@@ -125,11 +125,12 @@ static int read_lines(const struct k3_dir *dir, int fd, uint64_t file_bytes, str
     }
     free(data);
     if (!rc && (used == SIZE_MAX || !lines->has_end))
-        rc = k3_fail_at(err, K3_ECORRUPT, K3_CAST_REPORT_NAME, -1,
-                        "%s/" K3_CAST_REPORT_NAME ": line %" PRIu64
-                        ": wanted a cast of this set, or the totals: `k3-shard verify %s` says what "
-                        "is damaged",
-                        dir->path, lines->count, dir->path);
+        rc = k3_fail_at(
+            err, K3_ECORRUPT, K3_CAST_REPORT_NAME, -1,
+            "%s/" K3_CAST_REPORT_NAME ": line %" PRIu64
+            ": wanted a cast of this set, or the totals: `k3-shard verify %s` says what "
+            "is damaged",
+            dir->path, lines->count, dir->path);
     return rc;
 }
 

@@ -252,10 +252,11 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
         part_count += view->ranks[r].part_count;
         pad_bytes += view->ranks[r].image_bytes - view->ranks[r].read_bytes;
     }
-    printf("disk: %s in %s part files, at the peak too, %s of it pads that are not written; memory: "
-           "up to %s of buffers; locked memory: none\n",
-           k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s, k3_size_short(pad_bytes).s,
-           k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
+    printf(
+        "disk: %s in %s part files, at the peak too, %s of it pads that are not written; memory: "
+        "up to %s of buffers; locked memory: none\n",
+        k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s, k3_size_short(pad_bytes).s,
+        k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
     if (view->fits)
         print_next(plan, opts);
     if (opts->rate_bytes_per_second) {

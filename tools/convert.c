@@ -184,7 +184,7 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
                       struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
-    convert->items = malloc(plan->item_count * sizeof *convert->items);
+    convert->items = calloc(plan->item_count, sizeof *convert->items);
     if (!convert->items)
         return k3_fail(err, K3_ENOMEM, "no memory for %u items", plan->item_count);
     for (uint32_t item = 0; item < plan->item_count; item++) {

@@ -71,7 +71,7 @@ struct k3_convert_report {
     uint64_t seconds_ns;
     uint64_t image_bytes; /* all ranks that are made */
     uint32_t rank_count, part_count;
-    uint32_t item_count; /* of this job: of a worker its share */
+    uint32_t item_count;                      /* of this job: of a worker its share */
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */

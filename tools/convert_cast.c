@@ -59,8 +59,7 @@ void k3_cast_advise(const struct k3_plan *plan, uint32_t slot, const char *lead,
     bool is_kept = k3_policy_set(&kept, &plan->config, rule, layer, K3_Q_VERBATIM);
     if (is_kept && !k3_policy_casts(&kept, &plan->config))
         k3_policy_init(&kept); /* nothing else is cast */
-    if (is_kept &&
-        !k3_policy_check(&kept, &plan->config, &plan->layout, &ignored))
+    if (is_kept && !k3_policy_check(&kept, &plan->config, &plan->layout, &ignored))
         k3_policy_advise(&kept, lead, err);
 }
 

@@ -10,7 +10,7 @@
 /* What was found out about whole matrices before anything is written. */
 struct k3_survey {
     const struct k3_ckpt *ckpt;
-    float *globals; /* by slot: global scales; NULL: the policy needs none; owned */
+    float *globals;              /* by slot: global scales; NULL: the policy needs none; owned */
     _Atomic uint64_t read_bytes; /* looked through so far */
 };
 
