@@ -154,8 +154,8 @@ static void print_prices(const struct plan_view *view)
     for (uint32_t i = 0; k3_policy_name(i, NULL); i++) {
         uint64_t bytes;
         if (!price(view, i, &bytes))
-            printf("%-12s %15s  does not divide: plan with it says what does\n",
-                   k3_policy_name(i, NULL), "-");
+            printf("%-12s %15s  does not divide: plan --quant %s says what does\n",
+                   k3_policy_name(i, NULL), "-", k3_policy_name(i, NULL));
         else
             printf("%-12s %15s  %s\n", k3_policy_name(i, NULL), k3_count_text(bytes).s,
                    bytes <= view->budget_bytes ? "fits" : "does not fit");
@@ -211,11 +211,12 @@ static void print_next(const struct k3_plan *plan, const struct k3_opts *opts)
     struct k3_text line;
     k3_text_init(&line);
     k3_layout_put_options(&plan->layout, &line);
-    if (!k3_policy_is_verbatim(&plan->policy)) {
-        char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&plan->policy, policy);
-        k3_text_putf(&line, " --quant '%s'", policy);
-    }
+    if (k3_opt_is_set(opts, K3_ID_QUANT))
+        k3_text_putf(&line, " --quant '%s'", opts->quant);
+    if (k3_opt_is_set(opts, K3_ID_OOW))
+        k3_text_putf(&line, " --oow %s", k3_opt_choice_name(K3_ID_OOW, opts->oow));
+    if (k3_opt_is_set(opts, K3_ID_CONFIG))
+        k3_text_putf(&line, " --config %s", k3_opt_choice_name(K3_ID_CONFIG, opts->config));
     k3_budget_put_option(opts->budget_bytes, &line);
     printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0],
            line.bytes ? line.data : "");
