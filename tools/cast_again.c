@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PIECE_BYTES (1u << 20) /* read at once */
-#define VALUE_BYTES 32u        /* of a member that is a word */
+#define PIECE_BYTES (16u << 10) /* read at once: many lines */
+#define VALUE_BYTES 32u         /* of a member that is a word */
 
 /* What stands behind `"name":` in a line; NULL: no such member. */
 static const char *member(const char *line, const char *name)
@@ -111,7 +111,7 @@ static int read_lines(const struct k3_dir *dir, int fd, uint64_t file_bytes, str
         size_t more = PIECE_BYTES - have;
         more = more < file_bytes - at ? more : (size_t)(file_bytes - at);
         if (!more)
-            break; /* a line of a megabyte: none of ours */
+            break; /* a line as long as that: none of ours */
         rc = k3_file_read(fd, K3_CAST_REPORT_NAME, data + have, more, at, err);
         if (rc)
             break;

@@ -30,15 +30,15 @@ tool convert ckpt --tp 2 --out mended --quant mxfp8 --quiet
 offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s/.*--quant '//; s/'.*//")
 "$K3" convert ckpt --tp 2 --out mended --quant "$offer" --quiet >/dev/null && echo "converted: $offer"
 # a finished set says the same of its casts as the run that made it
-"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet |
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
     grep -o '"casts".*"cast_report":"[^"]*"' >made
-"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet |
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
     grep -o '"casts".*"cast_report":"[^"]*"' >found
 cmp made found && echo "equal: $(wc -c <made) bytes"
-"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --json --quiet | grep -o '"was_finished":true'
-"$K3" convert ckpt --tp 2 --out set --quant fp8-attn --quiet | tail -n 1
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet | grep -o '"was_finished":true'
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --quiet | tail -n 1
 sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json
-tool convert ckpt --tp 2 --out set --quant fp8-attn --quiet
+tool convert ckpt --tp 2 --out set --quant nvfp4 --quiet
 # what convert says of bytes agrees with plan and with the files
 "$K3" convert ckpt --tp 2 --out plain --json --quiet | grep -o '"read_bytes.*"written_bytes":[0-9]*'
 "$K3" plan ckpt --tp 2 | grep '^disk'
