@@ -78,10 +78,12 @@ static int check_scales(const struct k3_quant *quant, const struct k3_qrows *row
     const uint8_t *bad = memchr(scale, K3_E8M0_NAN, count);
     assert(bad);
     struct place at = place_of(quant, rows, first + (uint64_t)(bad - scale));
-    return k3_fail(err, K3_EFORMAT,
-                   "tensor %s: the scale at index %" PRIu64 " (row %" PRIu64 ", group %" PRIu64
-                   ") is 0xff, which is NaN; its 32 values are lost: check the download",
-                   quant->name, at.index, at.row, at.col);
+    return k3_fail(
+        err, K3_EFORMAT,
+        "tensor %s: the scale at index %" PRIu64 " (row %" PRIu64 ", group %" PRIu64
+        ") is 0xff, which is NaN; its 32 values are lost: check the download, or leave this "
+        "tensor verbatim",
+        quant->name, at.index, at.row, at.col);
 }
 
 static size_t piece_count(uint64_t total, uint64_t first)

@@ -235,6 +235,7 @@ static int read_policy(const struct k3_doc *root, struct k3_policy *policy, stru
     if (!text || (strcmp(text, "verbatim") && !strchr(text, '=')) ||
         k3_policy_parse(text, policy, &ignored))
         return malformed("policy", err);
+    policy->asked_roles = 0; /* whoever asked was answered: a name may have stood for these */
     return 0;
 }
 

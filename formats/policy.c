@@ -7,6 +7,7 @@
 
 #include "doc.h"
 #include "json_read.h"
+#include "nearest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -62,23 +63,69 @@ static bool is_pattern(const char *name, size_t bytes)
     return memchr(name, '.', bytes) || memchr(name, '*', bytes);
 }
 
-/* Names of roles or formats, for messages. */
-static const char *list_roles(char *text, size_t bytes)
+/* ---- words that nobody knows ---- */
+
+#define WORD_COUNT 16u /* roles, formats or policies: no list has more */
+_Static_assert(K3_ROLE_COUNT <= WORD_COUNT && K3_QFMT_COUNT <= WORD_COUNT &&
+                   NAMED_COUNT <= WORD_COUNT,
+               "lists of words");
+
+struct words {
+    const char *one, *many, *more; /* what they are called; what there is besides */
+    const char *name[WORD_COUNT];
+    size_t count;
+};
+
+static bool is_castable(enum k3_role role)
 {
-    size_t used = 0;
-    for (int r = 0; r < K3_ROLE_COUNT; r++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", r ? " " : "",
-                                 k3_role_name((enum k3_role)r));
-    return text;
+    return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
 }
 
-static const char *list_formats(char *text, size_t bytes)
+/* A word that is none of them, which may have no NUL behind it. */
+static int fail_word(const char *word, size_t bytes, const struct words *words, struct k3_err *err)
 {
+    char list[256], shown[K3_SHOWN_BYTES], given[K3_POLICY_PATTERN_BYTES], near_text[64] = "";
     size_t used = 0;
+    snprintf(given, sizeof given, "%.*s", (int)bytes, word);
+    for (char *c = given; *c; c++)
+        *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
+    const char *near = k3_nearest(given, words->name, words->count);
+    if (near)
+        snprintf(near_text, sizeof near_text, "did you mean '%s'? ", near);
+    for (size_t i = 0; i < words->count; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? " " : "",
+                                 words->name[i]);
+    return k3_fail(err, K3_EUSAGE, "--quant: '%s' is no %s; %s%s are: %s%s",
+                   k3_shown(word, bytes, shown), words->one, near_text, words->many, list,
+                   words->more);
+}
+
+static int fail_role(const char *word, size_t bytes, struct k3_err *err)
+{
+    struct words words = {.one = "role", .many = "roles", .more = "; a pattern has a '.' or a '*'"};
+    for (int r = 0; r < K3_ROLE_COUNT; r++)
+        if (is_castable((enum k3_role)r))
+            words.name[words.count++] = k3_role_name((enum k3_role)r);
+    return fail_word(word, bytes, &words, err);
+}
+
+static int fail_format(const char *word, struct k3_err *err)
+{
+    struct words words = {.one = "format", .many = "formats", .more = "", .count = K3_QFMT_COUNT};
     for (int f = 0; f < K3_QFMT_COUNT; f++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", f ? " " : "",
-                                 k3_qfmt_name((enum k3_qfmt)f));
-    return text;
+        words.name[f] = k3_qfmt_name((enum k3_qfmt)f);
+    return fail_word(word, strlen(word), &words, err);
+}
+
+static int fail_policy(const char *word, struct k3_err *err)
+{
+    struct words words = {.one = "policy",
+                          .many = "policies",
+                          .more = ", ROLE=FORMAT[,...] or a JSON file",
+                          .count = NAMED_COUNT};
+    for (size_t i = 0; i < NAMED_COUNT; i++)
+        words.name[i] = named[i].name;
+    return fail_word(word, strlen(word), &words, err);
 }
 
 static int add_pattern(struct k3_policy *policy, const char *glob, size_t bytes, enum k3_qfmt fmt,
@@ -110,18 +157,26 @@ static int add_pattern(struct k3_policy *policy, const char *glob, size_t bytes,
     return 0;
 }
 
-/* oow=HOW and config=HOW, as a canonical text has them. */
-static bool add_option(struct k3_policy *policy, const char *name, size_t bytes, const char *value)
+/* oow=HOW and config=HOW, as a canonical text has them; -1: the entry is neither. */
+static int add_option(struct k3_policy *policy, const char *name, size_t bytes, const char *value,
+                      struct k3_err *err)
 {
-    if (bytes == 3 && !memcmp(name, "oow", 3) && !policy->oow) {
-        policy->oow = !strcmp(value, "requant") ? K3_OOW_REQUANT
-                      : !strcmp(value, "snap")  ? K3_OOW_SNAP
-                                                : K3_OOW_FAIL;
-        return policy->oow != K3_OOW_FAIL;
-    }
-    if (bytes == 6 && !memcmp(name, "config", 6) && !policy->is_modelopt)
-        return policy->is_modelopt = !strcmp(value, "modelopt");
-    return false;
+    const bool is_oow = bytes == 3 && !memcmp(name, "oow", 3);
+    if (!is_oow && (bytes != 6 || memcmp(name, "config", 6)))
+        return -1;
+    if (is_oow ? policy->oow != K3_OOW_FAIL : policy->is_modelopt)
+        return k3_fail(err, K3_EUSAGE, "--quant: %s is given twice", is_oow ? "oow" : "config");
+    if (is_oow && !strcmp(value, "requant"))
+        policy->oow = K3_OOW_REQUANT;
+    else if (is_oow && !strcmp(value, "snap"))
+        policy->oow = K3_OOW_SNAP;
+    else if (!is_oow && !strcmp(value, "modelopt"))
+        policy->is_modelopt = true;
+    else
+        return k3_fail(err, K3_EUSAGE, "--quant: %s",
+                       is_oow ? "oow is requant or snap, or left out"
+                              : "config is modelopt, or left out");
+    return 0;
 }
 
 static enum k3_qfmt role_source(int role)
@@ -133,33 +188,39 @@ static enum k3_qfmt role_source(int role)
 static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, const char *value,
                      uint32_t *seen, struct k3_err *err)
 {
-    char list[256], shown[K3_SHOWN_BYTES];
     enum k3_qfmt fmt;
-    if (add_option(policy, name, bytes, value))
-        return 0;
+    int option = add_option(policy, name, bytes, value, err);
+    if (option >= 0)
+        return option;
     int role = find_role(name, bytes);
     if (role < 0 && !is_pattern(name, bytes))
-        return k3_fail(err, K3_EUSAGE,
-                       "--quant: '%s' is no role; roles are: %s; a pattern has a '.' or a '*'",
-                       k3_shown(name, bytes, shown), list_roles(list, sizeof list));
+        return fail_role(name, bytes, err);
     if (!k3_qfmt_find(value, strlen(value), &fmt))
-        return k3_fail(err, K3_EUSAGE, "--quant: '%s' is no format; formats are: %s",
-                       k3_shown(value, strlen(value), shown), list_formats(list, sizeof list));
+        return fail_format(value, err);
     if (role < 0)
         return add_pattern(policy, name, bytes, fmt, err);
-    if (role == K3_ROLE_NORM || role == K3_ROLE_ATTNRES)
+    if (!is_castable((enum k3_role)role))
         return k3_fail(err, K3_EUSAGE, "--quant: role %s has no matrix that could be cast",
                        k3_role_name((enum k3_role)role));
     if (*seen & 1u << role)
         return k3_fail(err, K3_EUSAGE, "--quant: role %s is given twice",
                        k3_role_name((enum k3_role)role));
     *seen |= 1u << role;
+    policy->asked_roles |= (uint16_t)(1u << role);
     /* Asking for what is there already is asking for nothing. */
     policy->role_fmt[role] = (uint8_t)(fmt == role_source(role) ? K3_Q_VERBATIM : fmt);
     return 0;
 }
 
 static int parse_entries(const char *text, struct k3_policy *policy, struct k3_err *err);
+
+/* A name means what of it there is to cast. */
+static int parse_named(size_t i, struct k3_policy *policy, struct k3_err *err)
+{
+    int rc = parse_entries(named[i].entries, policy, err);
+    policy->asked_roles = 0;
+    return rc;
+}
 
 /* Entries behind the name of a policy change what that says; NULL: the text begins with no name. */
 static const char *after_name(const char *text, struct k3_policy *policy, struct k3_err *err)
@@ -168,7 +229,7 @@ static const char *after_name(const char *text, struct k3_policy *policy, struct
     for (size_t i = 0; i < NAMED_COUNT; i++)
         if (text[bytes] == ',' && text[bytes + 1] && strlen(named[i].name) == bytes &&
             !memcmp(named[i].name, text, bytes))
-            return parse_entries(named[i].entries, policy, err) ? NULL : text + bytes + 1;
+            return parse_named(i, policy, err) ? NULL : text + bytes + 1;
     return NULL;
 }
 
@@ -199,21 +260,12 @@ static int parse_entries(const char *text, struct k3_policy *policy, struct k3_e
 
 int k3_policy_parse(const char *text, struct k3_policy *policy, struct k3_err *err)
 {
-    char shown[K3_SHOWN_BYTES];
-    if (!strchr(text, '=')) {
-        for (size_t i = 0; i < NAMED_COUNT; i++)
-            if (!strcmp(named[i].name, text))
-                return parse_entries(named[i].entries, policy, err);
-        char list[256] = "";
-        for (size_t i = 0, used = 0; i < NAMED_COUNT; i++)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? " " : "",
-                                     named[i].name);
-        return k3_fail(err, K3_EUSAGE,
-                       "--quant: no policy is called '%s'; policies are: %s, ROLE=FORMAT[,...] or "
-                       "a JSON file",
-                       k3_shown(text, strlen(text), shown), list);
-    }
-    return parse_entries(text, policy, err);
+    if (strchr(text, '='))
+        return parse_entries(text, policy, err);
+    for (size_t i = 0; i < NAMED_COUNT; i++)
+        if (!strcmp(named[i].name, text))
+            return parse_named(i, policy, err);
+    return fail_policy(text, err);
 }
 
 /* Copy a string token, which need not end where it ends. */

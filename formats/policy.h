@@ -20,8 +20,9 @@ struct k3_policy {
     uint8_t role_fmt[K3_ROLE_COUNT]; /* enum k3_qfmt; K3_Q_VERBATIM: not named */
     struct k3_policy_pattern patterns[K3_POLICY_PATTERN_COUNT_MAX]; /* the first that fits wins */
     uint32_t pattern_count;
-    uint8_t oow;      /* enum k3_oow */
-    bool is_modelopt; /* configuration for ModelOpt readers is written too */
+    uint16_t asked_roles; /* bits of enum k3_role: entries of the user's own, not of a name */
+    uint8_t oow;          /* enum k3_oow */
+    bool is_modelopt;     /* configuration for ModelOpt readers is written too */
 };
 
 /* The policy that changes nothing. */
@@ -63,10 +64,45 @@ enum k3_qfmt k3_policy_fmt(const struct k3_policy *policy, const struct k3_confi
  * "language_model.model.layers.3.block_sparse_moe.experts.{e}.w1" into name[bytes]. */
 void k3_rule_module(const struct k3_rule *rule, uint32_t layer, char *name, size_t bytes);
 
+/* True where the policy changes a matrix of this model. */
+bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *config);
+
 /* Can the policy be carried out on this model in this (resolved) layout?  K3_EUSAGE: an entry that
  * fits no matrix; K3_EUNSUPPORTED: a cast that does not exist, matrices of one fused matrix in
- * different formats, a cut through a group of scales, with the --tp sizes that work. */
+ * different formats, a cut through a group of scales, with the --tp sizes and the entries that
+ * work. */
 int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
                     const struct k3_layout *layout, struct k3_err *err);
+
+/* ---- what to give instead ---- */
+
+#define K3_LAYER_ALL UINT32_MAX
+
+/* The first matrix for which k3_policy_check refuses. */
+struct k3_policy_misfit {
+    enum { K3_MISFIT_OTHER, K3_MISFIT_WIDTH, K3_MISFIT_FUSED } kind;
+    enum k3_qfmt fmt; /* WIDTH: that does not divide; FUSED: that its fellows should have */
+    uint32_t rule, layer;
+};
+
+/* As k3_policy_check, without advice. */
+int k3_policy_find_misfit(const struct k3_policy *policy, const struct k3_config *config,
+                          const struct k3_layout *layout, struct k3_policy_misfit *misfit,
+                          struct k3_err *err);
+
+/* True where rule r continues the matrix of rule r - 1, as engines see it. */
+bool k3_rule_is_fused(const struct k3_model *model, uint32_t rule);
+
+/* Entries in front of all others that give a matrix, and all that are one with it, this format in a
+ * layer (or in K3_LAYER_ALL of them); false: no room. */
+bool k3_policy_set(struct k3_policy *policy, const struct k3_config *config, uint32_t rule,
+                   uint32_t layer, enum k3_qfmt fmt);
+
+/* The policy with entries that make k3_policy_check pass; false where none do. */
+bool k3_policy_mend(const struct k3_policy *policy, const struct k3_config *config,
+                    const struct k3_layout *layout, struct k3_policy *mended);
+
+/* Add "LEAD --quant 'TEXT'" to a message, where all of it finds room. */
+void k3_policy_advise(const struct k3_policy *mended, const char *lead, struct k3_err *err);
 
 #endif

@@ -137,31 +137,72 @@ static bool in_layer(const struct k3_rule *rule)
     return rule->scope != K3_SCOPE_FIRST && rule->scope != K3_SCOPE_LAST;
 }
 
+/* In no image of this layout. */
+static bool is_dropped(const struct k3_layout *layout, const struct k3_rule *rule)
+{
+    return layout->vision == K3_VISION_DROP &&
+           (rule->role == K3_ROLE_VISION || rule->role == K3_ROLE_PROJECTOR);
+}
+
+/* Does the pattern fit a matrix of an image? */
+static bool fits_any(const char *glob, enum k3_qfmt fmt, const struct k3_config *config,
+                     const struct k3_layout *layout)
+{
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        if (!k3_rule_is_matrix(rule) || is_dropped(layout, rule) || !is_named(glob, rule, fmt))
+            continue;
+        for (uint32_t layer = 0; layer < layers; layer++) {
+            char module[K3_POLICY_PATTERN_BYTES];
+            k3_rule_module(rule, layer, module, sizeof module);
+            if (k3_rule_applies(config, rule, layer) && glob_fits(glob, module))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The name of a tensor as a pattern: without `.weight`, with {e} for the number of an expert or {b}
+ * for that of a block, and `*.` in front of a name that begins in the middle. */
+static void tensor_to_glob(const char *name, char glob[K3_POLICY_PATTERN_BYTES])
+{
+    static const char *const words[][2] = {{".experts.", "{e}"}, {".blocks.", "{b}"}};
+    const char *end = strstr(name, ".weight"), *number = NULL, *placeholder = "";
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && !number; i++) {
+        const char *word = strstr(name, words[i][0]);
+        number = word ? word + strlen(words[i][0]) : NULL;
+        placeholder = words[i][1];
+    }
+    size_t digits = number ? strspn(number, "0123456789") : 0;
+    size_t bytes = end ? (size_t)(end - name) : strlen(name);
+    size_t head = digits ? (size_t)(number - name) : bytes;
+    const bool is_whole = *name == '*' || !strncmp(name, "language_model.", 15) ||
+                          !strncmp(name, "vision_tower.", 13) || !strncmp(name, "mm_", 3);
+    snprintf(glob, K3_POLICY_PATTERN_BYTES, "%s%.*s%s%.*s", is_whole ? "" : "*.", (int)head, name,
+             digits ? placeholder : "", (int)(bytes - head - digits), name + head + digits);
+}
+
 /* Every pattern fits a matrix: one that fits none is a slip of the pen. */
 static int check_patterns(const struct k3_policy *policy, const struct k3_config *config,
-                          struct k3_err *err)
+                          const struct k3_layout *layout, struct k3_err *err)
 {
     for (uint32_t i = 0; i < policy->pattern_count; i++) {
         const struct k3_policy_pattern *pattern = &policy->patterns[i];
-        bool fits = false;
-        for (uint32_t r = 0; r < config->model->rule_count && !fits; r++) {
-            const struct k3_rule *rule = &config->model->rules[r];
-            uint32_t layers = in_layer(rule) ? config->layer_count : 1;
-            if (!k3_rule_is_matrix(rule) ||
-                !is_named(pattern->glob, rule, (enum k3_qfmt)pattern->fmt))
-                continue;
-            for (uint32_t layer = 0; layer < layers && !fits; layer++) {
-                char module[K3_POLICY_PATTERN_BYTES];
-                k3_rule_module(rule, layer, module, sizeof module);
-                fits = k3_rule_applies(config, rule, layer) && glob_fits(pattern->glob, module);
-            }
-        }
-        if (!fits)
+        const enum k3_qfmt fmt = (enum k3_qfmt)pattern->fmt;
+        char glob[K3_POLICY_PATTERN_BYTES];
+        if (fits_any(pattern->glob, fmt, config, layout))
+            continue;
+        tensor_to_glob(pattern->glob, glob);
+        if (fits_any(glob, fmt, config, layout))
             return k3_fail(err, K3_EUSAGE,
-                           "--quant: pattern '%s' fits no matrix that it may touch (router, "
-                           "embedding and vision must be spelled out, and experts for a lossy "
-                           "format); names are like language_model.model.layers.3.self_attn.o_proj",
-                           pattern->glob);
+                           "--quant: pattern '%s' fits no matrix; did you mean '%s'?",
+                           pattern->glob, glob);
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: pattern '%s' fits no matrix that it may touch (router, "
+                       "embedding and vision must be spelled out, and experts for a lossy "
+                       "format); names are like language_model.model.layers.3.self_attn.o_proj",
+                       pattern->glob);
     }
     return 0;
 }
@@ -192,7 +233,7 @@ static bool rule_divides(const struct k3_layout *layout, const struct k3_config 
     return !k3_qfmt_geometry(fmt, dim[0], dim[1], &geom, &ignored);
 }
 
-/* Sizes of tp with which this rule divides, the other options as they are. */
+/* Sizes of tp with which this rule divides, the other options as they are; "": none. */
 static void list_sizes(const struct k3_layout *layout, const struct k3_config *config,
                        uint32_t rule, enum k3_qfmt fmt, char text[128])
 {
@@ -203,74 +244,144 @@ static void list_sizes(const struct k3_layout *layout, const struct k3_config *c
         if (k3_layout_divides(&trial, config) &&
             rule_divides(&trial, config, &config->model->rules[rule], fmt))
             used += (size_t)snprintf(text + used, 128 - used, "%s%u", used ? " " : "", trial.tp);
-    if (!used)
-        snprintf(text, 128, "none");
 }
 
-static int check_rule(const struct k3_layout *layout, const struct k3_config *config, uint32_t r,
-                      uint32_t layer, enum k3_qfmt fmt, struct k3_err *err)
+/* The entry that does not divide: which --tp sizes would, and what to give instead. */
+static int fail_width(const struct k3_layout *layout, const struct k3_config *config,
+                      const struct k3_policy_misfit *misfit, struct k3_err *err)
 {
-    const struct k3_rule *rule = &config->model->rules[r];
-    char module[K3_POLICY_PATTERN_BYTES];
+    const struct k3_rule *rule = &config->model->rules[misfit->rule];
+    char module[K3_POLICY_PATTERN_BYTES], sizes[128];
     uint64_t dim[2];
-    k3_rule_module(rule, layer, module, sizeof module);
-    if (k3_quant_route(k3_rule_source_fmt(rule), fmt) == K3_QROUTE_NONE)
-        return k3_fail(err, K3_EUNSUPPORTED, "--quant: %s is %s in the checkpoint: no cast to %s",
-                       module, k3_qfmt_name(k3_rule_source_fmt(rule)), k3_qfmt_name(fmt));
-    if (rule_divides(layout, config, rule, fmt))
-        return 0;
-    char sizes[128];
+    k3_rule_module(rule, misfit->layer, module, sizeof module);
     local_dims(layout, config, rule, dim);
-    list_sizes(layout, config, r, fmt, sizes);
+    list_sizes(layout, config, misfit->rule, misfit->fmt, sizes);
     return k3_fail(err, K3_EUNSUPPORTED,
                    "--quant: %s as %s: the %llu columns of a rank do not divide into its groups of "
-                   "scales; with the other options as they are these --tp sizes work: %s",
-                   module, k3_qfmt_name(fmt), (unsigned long long)dim[1], sizes);
+                   "scales; %s%s",
+                   module, k3_qfmt_name(misfit->fmt), (unsigned long long)dim[1],
+                   sizes[0] ? "with the other options as they are these --tp sizes work: "
+                            : "no --tp size helps",
+                   sizes);
+}
+
+bool k3_rule_is_fused(const struct k3_model *model, uint32_t rule)
+{
+    const struct k3_rule *row = &model->rules[rule];
+    return rule > 0 && row[-1].group == row->group && row[-1].scope == row->scope &&
+           !(row->flags & K3_RULE_OWN_GROUP);
+}
+
+static int fail_fused(const struct k3_config *config, const struct k3_policy_misfit *misfit,
+                      struct k3_err *err)
+{
+    const struct k3_rule *rule = &config->model->rules[misfit->rule];
+    char one[K3_POLICY_PATTERN_BYTES], two[K3_POLICY_PATTERN_BYTES];
+    if (rule->role == K3_ROLE_EXPERTS) /* engines have one container for all their projections */
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "--quant: experts of layer %u: give w1, w2 and w3 one format",
+                       misfit->layer);
+    k3_rule_module(rule - 1, misfit->layer, one, sizeof one);
+    k3_rule_module(rule, misfit->layer, two, sizeof two);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "--quant: %s and %s are one matrix to engines: give both one format", one, two);
+}
+
+/* Of two formats of one matrix the one that a pattern says, and not its role. */
+static enum k3_qfmt meant(const struct k3_policy *policy, const struct k3_rule *rule,
+                          enum k3_qfmt a, enum k3_qfmt b)
+{
+    const enum k3_qfmt usual = (enum k3_qfmt)policy->role_fmt[rule->role];
+    return a == usual ? b : a;
 }
 
 /* One rule in one layer: the same format as its neighbour in the group, and a cast that exists. */
 static int check_in_layer(const struct k3_policy *policy, const struct k3_config *config,
-                          const struct k3_layout *layout, uint32_t r, uint32_t layer,
+                          const struct k3_layout *layout, struct k3_policy_misfit *at,
                           struct k3_err *err)
 {
-    const struct k3_rule *rule = &config->model->rules[r],
-                         *before = r ? &config->model->rules[r - 1] : NULL;
-    enum k3_qfmt fmt = k3_policy_fmt(policy, config, r, layer);
-    bool is_fused = before && before->group == rule->group && before->scope == rule->scope &&
-                    !(rule->flags & K3_RULE_OWN_GROUP);
-    if (is_fused && k3_policy_fmt(policy, config, r - 1, layer) != fmt) {
-        char one[K3_POLICY_PATTERN_BYTES], two[K3_POLICY_PATTERN_BYTES];
-        k3_rule_module(before, layer, one, sizeof one);
-        k3_rule_module(rule, layer, two, sizeof two);
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "--quant: %s and %s are one matrix to engines: give both one format", one,
-                       two);
+    const struct k3_rule *rule = &config->model->rules[at->rule];
+    const enum k3_qfmt fmt = k3_policy_fmt(policy, config, at->rule, at->layer);
+    uint32_t other = at->rule; /* that must have the same: its neighbour, or the first of experts */
+    if (k3_rule_is_fused(config->model, other))
+        other--;
+    while (rule->role == K3_ROLE_EXPERTS && other > 0 &&
+           config->model->rules[other - 1].role == K3_ROLE_EXPERTS)
+        other--;
+    const enum k3_qfmt others = k3_policy_fmt(policy, config, other, at->layer);
+    at->fmt = fmt;
+    if (others != fmt) {
+        at->kind = K3_MISFIT_FUSED;
+        at->fmt = meant(policy, rule, fmt, others);
+        return fail_fused(config, at, err);
     }
-    uint32_t first = r; /* engines have one container for all projections of the experts */
-    while (rule->role == K3_ROLE_EXPERTS && first > 0 &&
-           config->model->rules[first - 1].role == K3_ROLE_EXPERTS)
-        first--;
-    if (k3_policy_fmt(policy, config, first, layer) != fmt && first != r)
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "--quant: experts of layer %u: give w1, w2 and w3 one format", layer);
+    at->kind = K3_MISFIT_OTHER;
     if (policy->is_modelopt &&
         (fmt == K3_Q_INT4_G32 || fmt == K3_Q_INT4_G128 || fmt == K3_Q_INT8_G32))
         return k3_fail(err, K3_EUNSUPPORTED,
                        "--config modelopt: ModelOpt's configuration has no word for %s; leave "
                        "--config away",
                        k3_qfmt_name(fmt));
-    return fmt == K3_Q_VERBATIM ? 0 : check_rule(layout, config, r, layer, fmt, err);
+    if (fmt == K3_Q_VERBATIM)
+        return 0;
+    if (k3_quant_route(k3_rule_source_fmt(rule), fmt) == K3_QROUTE_NONE) {
+        char module[K3_POLICY_PATTERN_BYTES];
+        k3_rule_module(rule, at->layer, module, sizeof module);
+        return k3_fail(err, K3_EUNSUPPORTED, "--quant: %s is %s in the checkpoint: no cast to %s",
+                       module, k3_qfmt_name(k3_rule_source_fmt(rule)), k3_qfmt_name(fmt));
+    }
+    at->kind = K3_MISFIT_WIDTH;
+    return rule_divides(layout, config, rule, fmt) ? 0 : fail_width(layout, config, at, err);
 }
 
-int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
-                    const struct k3_layout *layout, struct k3_err *err)
+bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *config)
 {
-    if (k3_policy_is_verbatim(policy)) {
-        if (policy->is_modelopt || policy->oow)
-            return k3_fail(err, K3_EUSAGE, "--config and --oow say how to cast: give --quant too");
-        return 0;
+    if (k3_policy_is_verbatim(policy))
+        return false;
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; layer < layers; layer++)
+            if (k3_rule_applies(config, rule, layer) &&
+                k3_policy_fmt(policy, config, r, layer) != K3_Q_VERBATIM)
+                return true;
     }
-    int rc = check_patterns(policy, config, err);
+    return false;
+}
+
+/* A role that somebody asked for has a matrix in this checkpoint. */
+static int check_roles(const struct k3_policy *policy, const struct k3_config *config,
+                       const struct k3_layout *layout, struct k3_err *err)
+{
+    uint32_t found = 0;
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; k3_rule_is_matrix(rule) && layer < layers; layer++)
+            if (k3_rule_applies(config, rule, layer) && !is_dropped(layout, rule))
+                found |= UINT32_C(1) << rule->role;
+    }
+    for (uint32_t role = 0; role < K3_ROLE_COUNT; role++)
+        if (policy->asked_roles & ~found & UINT32_C(1) << role)
+            return k3_fail(
+                err, K3_EUSAGE, "--quant: there is no matrix of role %s%s: leave the entry out",
+                k3_role_name((enum k3_role)role),
+                layout->vision == K3_VISION_DROP ? " (with --vision drop)" : " in this checkpoint");
+    return 0;
+}
+
+int k3_policy_find_misfit(const struct k3_policy *policy, const struct k3_config *config,
+                          const struct k3_layout *layout, struct k3_policy_misfit *misfit,
+                          struct k3_err *err)
+{
+    misfit->kind = K3_MISFIT_OTHER;
+    int rc = check_roles(policy, config, layout, err);
+    if (!rc)
+        rc = check_patterns(policy, config, layout, err);
+    if (!rc && (policy->is_modelopt || policy->oow) && !k3_policy_casts(policy, config))
+        rc = k3_fail(err, K3_EUSAGE,
+                     "--config and --oow say how to cast, and nothing is cast: give a --quant that "
+                     "casts, or leave them out");
     for (uint32_t r = 0; r < config->model->rule_count && !rc; r++) {
         const struct k3_rule *rule = &config->model->rules[r];
         uint32_t layers = in_layer(rule) ? config->layer_count : 1;
@@ -279,10 +390,24 @@ int k3_policy_check(const struct k3_policy *policy, const struct k3_config *conf
         for (uint32_t layer = 0; layer < layers && !rc; layer++) {
             if (!k3_rule_applies(config, rule, layer))
                 continue;
-            rc = check_in_layer(policy, config, layout, r, layer, err);
+            misfit->rule = r;
+            misfit->layer = layer;
+            rc = check_in_layer(policy, config, layout, misfit, err);
             if (!policy->pattern_count)
                 break; /* all layers are alike */
         }
     }
+    return rc;
+}
+
+int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
+                    const struct k3_layout *layout, struct k3_err *err)
+{
+    struct k3_policy_misfit misfit;
+    struct k3_policy mended;
+    int rc = k3_policy_find_misfit(policy, config, layout, &misfit, err);
+    if (rc == K3_EUNSUPPORTED && misfit.kind != K3_MISFIT_OTHER &&
+        k3_policy_mend(policy, config, layout, &mended))
+        k3_policy_advise(&mended, misfit.kind == K3_MISFIT_WIDTH ? "; or give" : ", like", err);
     return rc;
 }

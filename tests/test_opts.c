@@ -5,6 +5,8 @@
  * Invariant: every row of the tables is visited; wrong command lines are in cli/usage_errors.sh. */
 #include "opts.h"
 
+#include "nearest.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

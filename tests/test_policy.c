@@ -83,9 +83,13 @@ static void test_bad_texts(void **state)
     static const char *const bad[][2] = {
         {"", "no policy"},
         {"fp4", "no policy"},
+        {"nvpf4", "'nvpf4' is no policy; did you mean 'nvfp4'? policies are: verbatim nvfp4 "},
         {"experts", "no policy"},
-        {"expert=nvfp4", "no role"},
-        {"experts=fp4", "no format"},
+        {"NVFP4", "did you mean 'nvfp4'?"},
+        {"expert=nvfp4", "'expert' is no role; did you mean 'experts'? roles are: attention "},
+        {"dance=nvfp4", " head vision projector; a pattern"}, /* not norm, not attnres */
+        {"experts=nvpf4", "'nvpf4' is no format; did you mean 'nvfp4'? formats are: verbatim "},
+        {"experts=quarter", "no format; formats are"},
         {"experts=", "not of the form"},
         {"=nvfp4", "not of the form"},
         {"experts=nvfp4,", "not of the form"},
@@ -100,8 +104,10 @@ static void test_bad_texts(void **state)
         {"norm=fp8-block", "no matrix"},
         {"attnres=fp8-block", "no matrix"},
         {"*.o proj=bf16", "no tensor name has"},
-        {"oow=maybe", "no role"},
-        {"config=modelopt,config=modelopt", "no role"},
+        {"oow=maybe", "oow is requant or snap"},
+        {"config=gguf", "config is modelopt"},
+        {"oow=snap,oow=requant", "oow is given twice"},
+        {"config=modelopt,config=modelopt", "config is given twice"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct k3_policy policy;
@@ -189,8 +195,15 @@ static void test_refused(void **state)
         int rc;
     } bad[] = {
         {"*.q_proj=fp8-block", "one matrix", 8, K3_EUNSUPPORTED},
-        {"*.experts.{e}.w1=bf16", "one matrix", 8, K3_EUNSUPPORTED},
+        {"*.experts.{e}.w1=bf16", "give w1, w2 and w3 one format", 8, K3_EUNSUPPORTED},
         {"*.nothing=fp8-block", "fits no matrix", 8, K3_EUSAGE},
+        {"language_model.model.layers.3.block_sparse_moe.experts.7.w1.weight_packed=nvfp4",
+         "did you mean 'language_model.model.layers.3.block_sparse_moe.experts.{e}.w1'?", 8,
+         K3_EUSAGE},
+        {"vision_tower.encoder.blocks.3.wo.weight=mxfp8",
+         "did you mean 'vision_tower.encoder.blocks.{b}.wo'?", 8, K3_EUSAGE},
+        {"layers.2.self_attn.o_proj=fp8-block", "did you mean '*.layers.2.self_attn.o_proj'?", 8,
+         K3_EUSAGE},
         {"*.layers.93.*=fp8-block", "fits no matrix", 8, K3_EUSAGE},
         {"oow=snap", "--quant", 8, K3_EUSAGE},
         /* w2 has 3072 columns: 96 a rank are no whole group of 128 */
@@ -205,6 +218,96 @@ static void test_refused(void **state)
         if (!strstr(err.text, bad[i].says))
             print_message("%s: %s\n", bad[i].policy, err.text);
         assert_non_null(strstr(err.text, bad[i].says));
+    }
+}
+
+/* What is offered for a refused policy, given again, is not refused. */
+static void test_offers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *policy, *offer; /* NULL: none */
+        uint32_t tp;
+    } cases[] = {
+        {"experts=int4-g128",
+         "experts=int4-g128,*.block_sparse_moe.experts.{e}.w1=int4-g32,"
+         "*.block_sparse_moe.experts.{e}.w3=int4-g32,*.block_sparse_moe.experts.{e}.w2=int4-g32",
+         32},
+        {"nvfp4,*.layers.2.*.w1=verbatim",
+         "attention=fp8-block,experts=nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
+         "*.layers.2.block_sparse_moe.experts.{e}.w3=verbatim,"
+         "*.layers.2.block_sparse_moe.experts.{e}.w2=verbatim",
+         8},
+        {"*.q_a_proj=fp8-block,head=mxfp8",
+         "head=mxfp8,*.self_attn.q_a_proj=fp8-block,*.self_attn.kv_a_proj_with_mqa=fp8-block", 8},
+        {"*.layers.9.*.gate_proj=mxfp8",
+         "*.layers.9.block_sparse_moe.shared_experts.gate_proj=mxfp8,"
+         "*.layers.9.block_sparse_moe.shared_experts.up_proj=mxfp8",
+         8},
+        {"experts=int4-g32,config=modelopt", NULL, 8},
+        {"*.nothing=fp8-block", NULL, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct k3_policy policy = policy_of(cases[i].policy);
+        struct k3_layout layout = layout_of(cases[i].tp, 1);
+        struct k3_err err;
+        k3_err_init(&err);
+        assert_int_not_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+        const char *begin = strstr(err.text, " --quant '");
+        if (!cases[i].offer) {
+            assert_null(begin);
+            continue;
+        }
+        assert_non_null(begin);
+        char offer[K3_ERR_TEXT_BYTES];
+        begin += strlen(" --quant '");
+        snprintf(offer, sizeof offer, "%.*s", (int)strcspn(begin, "'"), begin);
+        assert_string_equal(offer, cases[i].offer);
+        policy = policy_of(offer);
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    }
+}
+
+/* A role that the checkpoint does not have: a slip where it was asked for, else nothing. */
+static void test_absent_role(void **state)
+{
+    (void)state;
+    const struct k3_config whole = config;
+    struct k3_layout layout = layout_of(8, 1);
+    struct k3_policy policy = policy_of("dense=mxfp8");
+    struct k3_err err;
+    k3_err_init(&err);
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    assert_true(k3_policy_casts(&policy, &config));
+    config.value[K3_V_FIRST_DENSE] = 0; /* all layers are MoE */
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+    assert_non_null(strstr(err.text, "no matrix of role dense in this checkpoint"));
+    policy.asked_roles = 0;
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    assert_false(k3_policy_casts(&policy, &config));
+    policy = policy_of("mxfp8");
+    assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), 0);
+    config = whole;
+    layout.vision = K3_VISION_DROP;
+    static const char *const dropped[][2] = {
+        {"vision=fp8-block", "no matrix of role vision (with --vision drop)"},
+        {"head=mxfp8,*vision_tower*=fp8-block", "fits no matrix"}};
+    for (size_t i = 0; i < sizeof dropped / sizeof dropped[0]; i++) {
+        k3_err_init(&err);
+        policy = policy_of(dropped[i][0]);
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+        assert_non_null(strstr(err.text, dropped[i][1]));
+    }
+    layout.vision = K3_VISION_REPLICATE;
+    static const char *const idle[] = {"verbatim", "experts=mxfp4", "attention=bf16,head=verbatim",
+                                       "*.layers.2.*=verbatim"};
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        k3_err_init(&err);
+        policy = policy_of(idle[i]);
+        assert_false(k3_policy_casts(&policy, &config));
+        policy.is_modelopt = true;
+        assert_int_equal(k3_policy_check(&policy, &config, &layout, &err), K3_EUSAGE);
+        assert_non_null(strstr(err.text, "nothing is cast"));
     }
 }
 
@@ -335,7 +438,8 @@ static void test_plan_text(void **state)
     const char *at = strstr(plan->text, text);
     assert_non_null(at);
     assert_int_equal(k3_plan_decode(plan->text, plan->text_bytes, &back, &err), 0);
-    assert_memory_equal(&back->policy, &plan->policy, sizeof policy);
+    policy.asked_roles = 0; /* not of the plan: it was answered */
+    assert_memory_equal(&back->policy, &policy, sizeof policy);
     k3_plan_close(back);
     static const char *const other[] = {"attention=fp8-block,experts=nvfp4,*.layers.99.*=verbatim",
                                         "attention=fp8-blocks,experts=nvfp4,*.layers.7*=verbatim",
@@ -361,6 +465,8 @@ int main(void)
                                        cmocka_unit_test(test_json),
                                        cmocka_unit_test(test_reach),
                                        cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_offers),
+                                       cmocka_unit_test(test_absent_role),
                                        cmocka_unit_test(test_k3_sizes),
                                        cmocka_unit_test(test_parts_agree_with_sizes),
                                        cmocka_unit_test(test_plan_text)};

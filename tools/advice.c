@@ -9,6 +9,7 @@
 #include "sizes.h"
 #include "text.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,9 +71,30 @@ static int parse_file(const char *path, const char *text, size_t bytes, struct k
                    (int)(advice ? advice - why.text : (ptrdiff_t)strlen(why.text)), why.text);
 }
 
-int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+/* --oow and --config beside what --quant says of them already. */
+static int add_options(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
 {
     static const uint8_t oow[] = {K3_OOW_FAIL, K3_OOW_REQUANT, K3_OOW_SNAP};
+    const bool is_modelopt = opts->config == K3_OPT_CONFIG_MODELOPT;
+    if (k3_opt_is_set(opts, K3_ID_OOW)) {
+        if (policy->oow != K3_OOW_FAIL && policy->oow != oow[opts->oow])
+            return k3_fail(err, K3_EUSAGE, "--oow %s, but --quant says oow=%s: give one of them",
+                           k3_opt_choice_name(K3_ID_OOW, opts->oow),
+                           policy->oow == K3_OOW_SNAP ? "snap" : "requant");
+        policy->oow = oow[opts->oow];
+    }
+    if (k3_opt_is_set(opts, K3_ID_CONFIG)) {
+        if (policy->is_modelopt && !is_modelopt)
+            return k3_fail(err, K3_EUSAGE,
+                           "--config %s, but --quant says config=modelopt: give one of them",
+                           k3_opt_choice_name(K3_ID_CONFIG, opts->config));
+        policy->is_modelopt = is_modelopt;
+    }
+    return 0;
+}
+
+int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err)
+{
     size_t length = strlen(opts->quant);
     char *text = NULL;
     size_t bytes = 0;
@@ -86,11 +108,7 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
     } else {
         rc = k3_policy_parse(opts->quant, policy, err);
     }
-    if (opts->oow != K3_OPT_OOW_FAIL)
-        policy->oow = oow[opts->oow];
-    if (opts->config == K3_OPT_CONFIG_MODELOPT)
-        policy->is_modelopt = true;
-    return rc;
+    return rc ? rc : add_options(opts, policy, err);
 }
 
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
@@ -108,6 +126,31 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
         k3_text_puts(out, " --shared replicate");
     if (layout->vision != K3_VISION_REPLICATE)
         k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
+}
+
+void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan)
+{
+    if (!opts->quiet && strcmp(opts->quant, "verbatim") != 0 &&
+        !k3_policy_casts(&plan->policy, &plan->config))
+        fprintf(stderr,
+                "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
+                "all is left verbatim\n",
+                opts->quant);
+}
+
+void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out)
+{
+    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+    uint64_t usual = 0;
+    unsigned unit = 0;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    if (k3_size_parse(k3_opt_table[K3_ID_BUDGET].default_text, &usual, &ignored) ||
+        budget_bytes == usual)
+        return;
+    for (; unit < 3 && budget_bytes && budget_bytes % 1024 == 0; unit++)
+        budget_bytes /= 1024;
+    k3_text_putf(out, " --budget %" PRIu64 "%s", budget_bytes, units[unit]);
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
@@ -181,8 +224,20 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     if (image <= budget_bytes)
         return 0;
     char text[640];
+    struct k3_text also; /* options that the layouts below were tried with */
+    k3_text_init(&also);
+    if (!k3_policy_is_verbatim(&plan->policy)) {
+        char policy[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&plan->policy, policy);
+        k3_text_putf(&also, " --quant '%s'", policy);
+    }
+    k3_budget_put_option(budget_bytes, &also);
     advise(plan, budget_bytes, text, sizeof text);
-    return k3_fail(err, K3_EUNSUPPORTED,
-                   "rank %u needs %s, the budget is %s (--budget); layouts that would fit: %s",
-                   rank, k3_size_text(image).s, k3_size_text(budget_bytes).s, text);
+    int rc = k3_fail(
+        err, K3_EUNSUPPORTED,
+        "rank %u needs %s, the budget is %s (--budget); layouts that would fit%s%s: %s", rank,
+        k3_size_text(image).s, k3_size_text(budget_bytes).s, also.bytes ? ", with" : "",
+        also.bytes ? also.data : "", text);
+    k3_text_fini(&also);
+    return rc;
 }

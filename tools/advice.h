@@ -8,13 +8,19 @@
 /* Layout of the command line (unresolved).  Fails: K3_EUSAGE. */
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err);
 
-/* Policy of the command line: --quant, and for convert --oow and --config.  A text that ends in
- * .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
+/* Policy of the command line: --quant, --oow and --config, which may not contradict each other.  A
+ * text that ends in .json is a file.  Fails: K3_EUSAGE, K3_EFORMAT, K3_EIO, K3_ENOMEM. */
 int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, struct k3_err *err);
 
 /* The other way round: " --tp 2 --experts ep", what is not the default; tp always. */
 struct k3_text;
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out);
+
+/* A --quant that changes nothing is no error, but hardly meant: what to say of it on stderr. */
+void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan);
+
+/* " --budget 250GiB" where it is not the default. */
+void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out);
 
 /* The largest image of all ranks, in bytes, and its rank. */
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,

@@ -7,6 +7,7 @@
  * from here on. */
 #include "ckpt.h"
 
+#include "cast_report.h"
 #include "doc.h"
 #include "hf_index.h"
 #include "sha256.h"
@@ -352,6 +353,12 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     int rc = k3_file_find(&ckpt->dir, K3_MANIFEST_NAME, &is_set, err);
     if (rc)
         return rc;
+    if (is_set && k3_file_exists(&ckpt->dir, K3_CAST_REPORT_NAME))
+        return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
+                          "%s: holds " K3_MANIFEST_NAME ": a shard set with casts, which no export "
+                          "makes a checkpoint again: give the folder of the published files that "
+                          "it was made of (`k3-shard inspect %s` shows the set)",
+                          options->path, options->path);
     if (is_set)
         return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
                           "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint: give the "

@@ -18,9 +18,9 @@
 #include <string.h>
 
 /* The set's directory where there is a set, and so its report. */
-static const char *report_dir(const struct k3_opts *opts)
+static const char *report_dir(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
-    return opts->workers ? NULL : opts->out.item[0];
+    return opts->workers && !report->was_finished ? NULL : opts->out.item[0];
 }
 
 static int print_json(const struct k3_convert_report *report, const struct k3_opts *opts,
@@ -30,13 +30,14 @@ static int print_json(const struct k3_convert_report *report, const struct k3_op
     bool good = root && k3_doc_add_integer(root, "ranks", report->rank_count) &&
                 k3_doc_add_double(root, "seconds", (double)report->seconds_ns / 1e9) &&
                 k3_doc_add_integer(root, "read_bytes", report->read_bytes) &&
+                k3_doc_add_integer(root, "survey_bytes", report->survey_bytes) &&
                 k3_doc_add_integer(root, "written_bytes", report->written_bytes) &&
                 k3_doc_add_integer(root, "items", report->item_count) &&
                 k3_doc_add_integer(root, "resumed_items", report->resumed_count) &&
                 k3_doc_add_integer(root, "hub_same_files", report->hub_same_count) &&
                 k3_doc_add_integer(root, "hub_outdated_files", report->hub_outdated_count) &&
                 k3_doc_add_bool(root, "was_finished", report->was_finished) &&
-                k3_casts_add(root, &report->casts, report_dir(opts)) &&
+                k3_casts_add(root, &report->casts, report_dir(report, opts)) &&
                 k3_result_add_lines(root, "fallbacks", report->fallbacks ? report->fallbacks : "");
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
@@ -53,15 +54,19 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
         printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
                ranks_s, k3_size_short(report->image_bytes).s);
         k3_say_finished(opts);
+        k3_casts_print(&report->casts, report_dir(report, opts));
         return;
     }
     printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
            report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
            report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
-    printf("read %s, wrote %s, read that back and took its digests, in %s\n",
+    if (report->survey_bytes)
+        printf("looked through %s of scales and values before the first cast\n",
+               k3_size_short(report->survey_bytes).s);
+    printf("read %s, wrote %s (pads are holes), read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
-    k3_casts_print(&report->casts, report_dir(opts));
+    k3_casts_print(&report->casts, report_dir(report, opts));
     if (report->hub_same_count)
         printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,
                report->hub_same_count == 1 ? "" : "s");
@@ -125,8 +130,8 @@ static void say_strays(const struct k3_job_strays *strays)
 }
 
 /* The GPU of --device; false: the CPU casts. */
-static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
-                    struct k3_cast_place *place, bool *is_gpu, struct k3_err *err)
+static int find_gpu(const struct k3_opts *opts, struct k3_cast_place *place, bool *is_gpu,
+                    struct k3_err *err)
 {
     struct k3_load_devices devices;
     int rc = k3_load_devices_parse(opts->cast_device, &devices, err);
@@ -136,11 +141,6 @@ static int find_gpu(const struct k3_opts *opts, const struct k3_policy *policy,
     if (devices.count != 1)
         return k3_fail(err, K3_EUSAGE, "--device %s: casts run on one GPU: write %s:%u",
                        opts->cast_device, devices.ops->name, devices.indices[0]);
-    if (*is_gpu && k3_policy_is_verbatim(policy))
-        return k3_fail(err, K3_EUSAGE,
-                       "--device %s: nothing is cast without --quant, so a GPU has nothing to do: "
-                       "leave it out, or give a policy",
-                       opts->cast_device);
     *place = (struct k3_cast_place){.kind = devices.ops == &k3_dev_hip ? K3_GPU_HIP : K3_GPU_CUDA,
                                     .index = devices.indices[0]};
     return 0;
@@ -170,7 +170,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     if (!rc)
         rc = check_worker(opts, err);
     if (!rc)
-        rc = find_gpu(opts, &policy, &place, &is_gpu, err);
+        rc = find_gpu(opts, &place, &is_gpu, err);
     if (rc)
         return rc;
     k3_problems_init(&problems);
@@ -184,6 +184,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
                                          .revision = opts->revision,
                                          .ranks = ranks.count ? &ranks : NULL,
                                          .gpu = is_gpu ? &place : NULL,
+                                         .opts = opts,
                                          .outs = opts->out.item,
                                          .budget_bytes = opts->budget_bytes,
                                          .memory_bytes = opts->memory_bytes,

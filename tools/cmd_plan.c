@@ -57,7 +57,7 @@ static bool same_sizes(const struct k3_rank_sizes *a, const struct k3_rank_sizes
 
 static void print_ranks(const struct plan_view *view)
 {
-    printf("\n%-12s %6s %15s %15s %15s %13s\n", "ranks", "parts", "image bytes", "read",
+    printf("\n%-12s %6s %15s %15s %15s %13s\n", "ranks", "parts", "image bytes", "of tensors",
            "replicated", "pads");
     for (uint32_t r = 0, end; r < view->world; r = end) {
         const struct k3_rank_sizes *sizes = &view->ranks[r];
@@ -154,7 +154,8 @@ static void print_prices(const struct plan_view *view)
     for (uint32_t i = 0; k3_policy_name(i, NULL); i++) {
         uint64_t bytes;
         if (!price(view, i, &bytes))
-            printf("%-12s %15s  does not divide\n", k3_policy_name(i, NULL), "-");
+            printf("%-12s %15s  does not divide: plan --quant %s says what does\n",
+                   k3_policy_name(i, NULL), "-", k3_policy_name(i, NULL));
         else
             printf("%-12s %15s  %s\n", k3_policy_name(i, NULL), k3_count_text(bytes).s,
                    bytes <= view->budget_bytes ? "fits" : "does not fit");
@@ -204,6 +205,24 @@ static int print_json(const struct plan_view *view, struct k3_err *err)
     return rc;
 }
 
+/* The command that does what was planned. */
+static void print_next(const struct k3_plan *plan, const struct k3_opts *opts)
+{
+    struct k3_text line;
+    k3_text_init(&line);
+    k3_layout_put_options(&plan->layout, &line);
+    if (k3_opt_is_set(opts, K3_ID_QUANT))
+        k3_text_putf(&line, " --quant '%s'", opts->quant);
+    if (k3_opt_is_set(opts, K3_ID_OOW))
+        k3_text_putf(&line, " --oow %s", k3_opt_choice_name(K3_ID_OOW, opts->oow));
+    if (k3_opt_is_set(opts, K3_ID_CONFIG))
+        k3_text_putf(&line, " --config %s", k3_opt_choice_name(K3_ID_CONFIG, opts->config));
+    k3_budget_put_option(opts->budget_bytes, &line);
+    printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0],
+           line.bytes ? line.data : "");
+    k3_text_fini(&line);
+}
+
 static void print_text(const struct plan_view *view, const struct k3_opts *opts)
 {
     const struct k3_plan *plan = view->plan;
@@ -229,13 +248,18 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
     print_prices(view);
     print_engines(view);
     print_sizes(view);
-    uint64_t part_count = 0;
-    for (uint32_t r = 0; r < view->world; r++)
+    uint64_t part_count = 0, pad_bytes = 0;
+    for (uint32_t r = 0; r < view->world; r++) {
         part_count += view->ranks[r].part_count;
-    printf("disk: %s in %s part files, at the peak too; memory: up to %s of buffers; locked "
-           "memory: none\n",
-           k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s,
-           k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
+        pad_bytes += view->ranks[r].image_bytes - view->ranks[r].read_bytes;
+    }
+    printf(
+        "disk: %s in %s part files, at the peak too, %s of it pads that are not written; memory: "
+        "up to %s of buffers; locked memory: none\n",
+        k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s, k3_size_short(pad_bytes).s,
+        k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
+    if (view->fits)
+        print_next(plan, opts);
     if (opts->rate_bytes_per_second) {
         uint64_t moved = view->file_bytes + 2 * view->disk_bytes; /* read, write, read back */
         printf(
@@ -313,6 +337,7 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
         k3_say_problems(&problems);
         goto out;
     }
+    k3_say_idle_policy(opts, ckpt->plan);
     view.plan = ckpt->plan;
     view.budget_bytes = opts->budget_bytes;
     view.world = k3_layout_world(&ckpt->plan->layout);

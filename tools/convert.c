@@ -8,6 +8,7 @@
 #include "convert.h"
 
 #include "advice.h"
+#include "cast_again.h"
 #include "fdlimit.h"
 #include "io_direct.h"
 #include "mem.h"
@@ -103,6 +104,19 @@ static int check_memory(const struct k3_convert_options *options, struct k3_err 
                    (unsigned)(least >> 20));
 }
 
+/* A policy that changes nothing leaves a GPU nothing to do. */
+static int check_idle(const struct k3_convert_options *options, const struct k3_plan *plan,
+                      struct k3_err *err)
+{
+    if (options->gpu && !k3_policy_casts(&plan->policy, &plan->config))
+        return k3_fail(err, K3_EUSAGE,
+                       "--device: nothing is cast, so a GPU has nothing to do: leave it out, or "
+                       "give a --quant that casts");
+    if (options->opts)
+        k3_say_idle_policy(options->opts, plan);
+    return 0;
+}
+
 static void say_removal(const struct k3_job *job, const struct k3_job_removal *removal)
 {
     if (removal->part_count == 0)
@@ -136,6 +150,8 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
     report->was_finished = state == K3_JOB_FINISHED && !options->force;
     if (report->was_finished) {
         rc = k3_job_check_finished(job, err);
+        if (!rc)
+            rc = k3_casts_of_set(&job->outs[0], plan, &report->casts, err);
         return rc ? rc : k3_job_clear_partial(job, err);
     }
     if (state == K3_JOB_OTHER && !options->force)
@@ -168,7 +184,7 @@ static int list_items(struct k3_convert *convert, const struct k3_convert_option
                       struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
-    convert->items = malloc(plan->item_count * sizeof *convert->items);
+    convert->items = calloc(plan->item_count, sizeof *convert->items);
     if (!convert->items)
         return k3_fail(err, K3_ENOMEM, "no memory for %u items", plan->item_count);
     for (uint32_t item = 0; item < plan->item_count; item++) {
@@ -470,7 +486,8 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     return rc;
 }
 
-static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *report)
+static void fill_report(const struct k3_ckpt *ckpt, const struct k3_convert_options *options,
+                        struct k3_convert_report *report)
 {
     const struct k3_plan *plan = ckpt->plan;
     report->rank_count = ckpt->ranks.count;
@@ -483,6 +500,11 @@ static void fill_report(const struct k3_ckpt *ckpt, struct k3_convert_report *re
         report->part_count += sizes.part_count;
     }
     report->item_count = k3_ckpt_item_count(ckpt);
+    if (!options->workers)
+        return;
+    report->item_count = 0;
+    for (uint32_t item = options->worker; item < plan->item_count; item += options->workers)
+        report->item_count += k3_ckpt_needs_item(ckpt, item);
 }
 
 /* What is left once the directories are settled: items, then the seal. */
@@ -501,6 +523,7 @@ static int run_job(struct k3_convert *convert, const struct k3_convert_options *
     else if (!rc)
         rc = k3_seal(convert->job, plan->text, plan->text_bytes, &report->casts, err);
     report->read_bytes = atomic_load(&convert->read_bytes);
+    report->survey_bytes = atomic_load(&convert->survey.read_bytes);
     report->written_bytes = atomic_load(&convert->written_bytes);
     report->hub_same_count = atomic_load(&convert->hf.same_count);
     report->hub_outdated_count = atomic_load(&convert->hf.outdated_count);
@@ -530,6 +553,8 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
         rc = check_apart(ckpt, options, err);
     if (!rc)
         rc = check_memory(options, err);
+    if (!rc)
+        rc = check_idle(options, ckpt->plan, err);
     if (!rc && options->gpu)
         rc = k3_cast_gpu_open(options->gpu, &convert.gpu, err);
     if (!rc)
@@ -539,7 +564,7 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
     if (!rc)
         rc = settle(options, &job, ckpt, report, err);
     if (!rc)
-        fill_report(ckpt, report);
+        fill_report(ckpt, options, report);
     const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;
     if (newer)
         snprintf(report->newer_source, sizeof report->newer_source, "%s", newer);

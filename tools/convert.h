@@ -43,6 +43,7 @@ struct k3_convert_worker {
     struct k3_cast_lane *lane; /* NULL: the CPU casts */
 };
 
+struct k3_opts;
 struct k3_convert_options {
     const char *ckpt_path;
     const struct k3_layout *layout;  /* unresolved */
@@ -50,6 +51,7 @@ struct k3_convert_options {
     const char *revision;            /* NULL: see k3_ckpt_options */
     const struct k3_ranks *ranks;    /* NULL: all of the layout */
     const struct k3_cast_place *gpu; /* that casts; NULL: the CPU */
+    const struct k3_opts *opts;      /* what the user wrote, for notices; NULL: none are said */
     const char *const *outs;
     uint64_t budget_bytes;
     uint64_t memory_bytes; /* all buffers together; 0: K3_CONVERT_MEMORY_BYTES */
@@ -63,10 +65,13 @@ struct k3_convert_options {
 #define K3_CONVERT_MEMORY_BYTES (256u << 20) /* leaves room for plan and records below 512 MiB */
 
 struct k3_convert_report {
-    uint64_t read_bytes, written_bytes; /* of this run; the read-back is not counted */
+    uint64_t read_bytes;    /* of the checkpoint, by this run */
+    uint64_t survey_bytes;  /* of it, before that: scales and values of whole matrices */
+    uint64_t written_bytes; /* by this run; pads are holes and not counted, nor is the read-back */
     uint64_t seconds_ns;
     uint64_t image_bytes; /* all ranks that are made */
-    uint32_t rank_count, part_count, item_count;
+    uint32_t rank_count, part_count;
+    uint32_t item_count;                      /* of this job: of a worker its share */
     uint32_t done_count, resumed_count;       /* items of this run: made, and found made */
     bool was_finished;                        /* the set was there already */
     char newer_source[K3_NAME_BYTES_MAX + 1]; /* a source changed since then; "": none */
@@ -74,7 +79,7 @@ struct k3_convert_report {
     bool plan_was_lost; /* plan.json was damaged; resumed_count items are of this plan, and kept */
     char *fallbacks;    /* sentences, one a line: ways of reading that are refused here; malloc, the
                            caller's, also after a failure; NULL: none */
-    struct k3_cast_summary casts; /* of the set that was sealed; of a worker: of its items */
+    struct k3_cast_summary casts; /* of the set, made or found; of a worker: of its items */
     uint32_t hub_same_count;      /* files of this run with the SHA-256 of their download record */
     uint32_t hub_outdated_count;  /* with another, but changed after their download */
     char hub_outdated[K3_NAME_BYTES_MAX + 1]; /* one of these */

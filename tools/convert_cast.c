@@ -47,6 +47,22 @@ int k3_cast_grow(uint8_t **data, size_t *cap, uint64_t bytes, struct k3_err *err
     return 0;
 }
 
+void k3_cast_advise(const struct k3_plan *plan, uint32_t slot, const char *lead, struct k3_err *err)
+{
+    struct k3_policy kept = plan->policy;
+    struct k3_err ignored;
+    uint32_t rule, layer, index;
+    k3_err_init(&ignored);
+    if ((err->rc != K3_EUNSUPPORTED && err->rc != K3_EFORMAT) ||
+        !k3_plan_slot(plan, slot, &rule, &layer, &index))
+        return;
+    bool is_kept = k3_policy_set(&kept, &plan->config, rule, layer, K3_Q_VERBATIM);
+    if (is_kept && !k3_policy_casts(&kept, &plan->config))
+        k3_policy_init(&kept); /* nothing else is cast */
+    if (is_kept && !k3_policy_check(&kept, &plan->config, &plan->layout, &ignored))
+        k3_policy_advise(&kept, lead, err);
+}
+
 uint32_t k3_cast_scale_slot(const struct k3_plan *plan, uint32_t slot)
 {
     const struct k3_model *model = plan->config.model;
@@ -163,6 +179,7 @@ static int load_scales(struct k3_caster *caster, struct k3_err *err)
     int rc = k3_cast_grow(&caster->scales, &caster->scales_cap, bytes, err);
     if (!rc)
         rc = k3_cast_read(ckpt, slot, 0, caster->scales, bytes, err);
+    caster->read_bytes += bytes;
     caster->scales_bytes = bytes;
     caster->scales_slot = rc ? K3_SLOT_NONE : slot;
     return rc;
@@ -359,8 +376,8 @@ static int check_scales(struct k3_caster *caster, const struct k3_run *run, cons
     return k3_fail(err, K3_ECORRUPT, "%s: its bytes changed while they were used: run again", name);
 }
 
-int k3_caster_run(struct k3_caster *caster, const struct k3_run *run, const uint8_t *data,
-                  struct k3_err *err)
+static int take_run(struct k3_caster *caster, const struct k3_run *run, const uint8_t *data,
+                    struct k3_err *err)
 {
     const struct k3_plan *plan = caster->scatter->ckpt->plan;
     uint32_t rule, layer, index;
@@ -388,4 +405,13 @@ int k3_caster_run(struct k3_caster *caster, const struct k3_run *run, const uint
         rc = end_band(caster, caster->band, count, err);
     }
     return rc || run->end < run->tensor_bytes ? rc : end_matrix(caster, err);
+}
+
+int k3_caster_run(struct k3_caster *caster, const struct k3_run *run, const uint8_t *data,
+                  struct k3_err *err)
+{
+    int rc = take_run(caster, run, data, err);
+    if (rc) /* what was begun is of this policy: another begins anew */
+        k3_cast_advise(caster->scatter->ckpt->plan, run->slot, ", like --force", err);
+    return rc;
 }

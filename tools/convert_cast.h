@@ -10,7 +10,8 @@
 /* What was found out about whole matrices before anything is written. */
 struct k3_survey {
     const struct k3_ckpt *ckpt;
-    float *globals; /* by slot: global scales; NULL: the policy needs none; owned */
+    float *globals;              /* by slot: global scales; NULL: the policy needs none; owned */
+    _Atomic uint64_t read_bytes; /* looked through so far */
 };
 
 /* True where the policy asks for a survey at all. */
@@ -56,6 +57,7 @@ struct k3_caster {
     uint64_t scales_bytes;
     uint32_t scales_slot; /* K3_SLOT_NONE: none */
     uint8_t *is_done;     /* by target */
+    uint64_t read_bytes;  /* beside the stream: scales that are needed before it brings them */
 };
 
 int k3_caster_open(const struct k3_scatter *scatter, const struct k3_survey *survey,
@@ -82,6 +84,9 @@ uint32_t k3_cast_scale_slot(const struct k3_plan *plan, uint32_t slot);
 /* Parameters of a cast by the policy of a plan.  By way of BF16 a group that BF16 cannot hold is
  * refused whatever --oow says: the second step would not know what the first one lost. */
 struct k3_qparams k3_cast_params(const struct k3_plan *plan, enum k3_qfmt from, enum k3_qfmt to);
+/* A tensor was refused: add what to give to keep it as it is; lead: how that is introduced. */
+void k3_cast_advise(const struct k3_plan *plan, uint32_t slot, const char *lead,
+                    struct k3_err *err);
 /* At least `bytes` at *data. */
 int k3_cast_grow(uint8_t **data, size_t *cap, uint64_t bytes, struct k3_err *err);
 

@@ -408,6 +408,7 @@ int k3_convert_item(struct k3_convert *convert, uint32_t worker, uint32_t item, 
         free(run.outputs[t].sums);
     }
     free(run.outputs);
+    atomic_fetch_add_explicit(&convert->read_bytes, run.caster.read_bytes, memory_order_relaxed);
     k3_caster_close(&run.caster);
     k3_scatter_close(run.scatter);
     k3_record_fini(&run.record);

@@ -7,6 +7,7 @@
 #include "convert_cast.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,11 +88,17 @@ static void matrix_of(const struct look *look, uint32_t slot, struct matrix *mat
         .cols = matrix->from == K3_Q_MXFP4 ? matrix->row_bytes * 2 : matrix->row_bytes / 2};
 }
 
+static int read_counted(struct look *look, uint32_t slot, uint64_t begin, void *data,
+                        uint64_t bytes, struct k3_err *err)
+{
+    atomic_fetch_add_explicit(&look->survey->read_bytes, bytes, memory_order_relaxed);
+    return k3_cast_read(look->survey->ckpt, slot, begin, data, bytes, err);
+}
+
 /* Read rows [first, first + count): values too, where asked, and the scales of MXFP4. */
 static int read_rows(struct look *look, const struct matrix *matrix, bool with_x,
                      struct k3_qrows *rows, struct k3_err *err)
 {
-    const struct k3_ckpt *ckpt = look->survey->ckpt;
     uint64_t bytes = rows->row_count * matrix->row_bytes;
     int rc = 0;
     rows->x = NULL;
@@ -99,7 +106,7 @@ static int read_rows(struct look *look, const struct matrix *matrix, bool with_x
     if (with_x) {
         rc = k3_cast_grow(&look->x, &look->x_cap, bytes, err);
         if (!rc)
-            rc = k3_cast_read(ckpt, matrix->slot, rows->row_first * matrix->row_bytes, look->x,
+            rc = read_counted(look, matrix->slot, rows->row_first * matrix->row_bytes, look->x,
                               bytes, err);
         rows->x = look->x;
     }
@@ -108,7 +115,7 @@ static int read_rows(struct look *look, const struct matrix *matrix, bool with_x
     bytes = rows->row_count * matrix->scale_row_bytes;
     rc = k3_cast_grow(&look->scale, &look->scale_cap, bytes, err);
     if (!rc)
-        rc = k3_cast_read(ckpt, matrix->scale_slot, rows->row_first * matrix->scale_row_bytes,
+        rc = read_counted(look, matrix->scale_slot, rows->row_first * matrix->scale_row_bytes,
                           look->scale, bytes, err);
     rows->x_scale = look->scale;
     return rc;
@@ -324,8 +331,11 @@ int k3_survey_item(struct k3_survey *survey, uint32_t item, struct k3_err *err)
         if (!k3_ckpt_needs_file(ckpt, it->files[f]))
             continue;
         const uint32_t *begin = &ckpt->file_slot_begin[it->files[f]];
-        for (uint32_t s = begin[0]; s < begin[1] && !rc; s++)
+        for (uint32_t s = begin[0]; s < begin[1] && !rc; s++) {
             rc = look_at(&look, ckpt->slots[s], err);
+            if (rc)
+                k3_cast_advise(ckpt->plan, ckpt->slots[s], ", like", err);
+        }
     }
     free(look.x);
     free(look.scale);

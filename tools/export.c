@@ -493,7 +493,8 @@ int k3_export(const struct k3_export_options *options, struct k3_export_report *
         k3_policy_text(&set->plan->policy, text);
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "this set was made with casts (--quant %.200s): the published bytes are not "
-                     "in it, so the checkpoint cannot be rebuilt from it",
+                     "in it, so the checkpoint cannot be rebuilt from it: use the published files "
+                     "that it was made of",
                      text);
     }
     if (!rc)

@@ -39,15 +39,15 @@ enum k3_opt_id {
     K3_ID_VISION,
     K3_ID_BUDGET,
     K3_ID_QUANT,
+    K3_ID_OOW,
+    K3_ID_CONFIG,
     K3_ID_RATE,
     K3_ID_OUT,
     K3_ID_JOBS,
     K3_ID_MEMORY,
     K3_ID_REVISION,
     K3_ID_FORCE,
-    K3_ID_OOW,
     K3_ID_CAST_DEVICE,
-    K3_ID_CONFIG,
     K3_ID_WORKER,
     K3_ID_WORKERS,
     K3_ID_RANKS,
@@ -226,8 +226,6 @@ bool k3_opt_is_set(const struct k3_opts *opts, enum k3_opt_id id);
 const char *k3_opt_choice_name(enum k3_opt_id id, uint32_t value);
 /* Copy choice number `index` of "a|b|c"; false when there is none. */
 bool k3_opt_choice(const char *choices, uint32_t index, char *out, size_t cap);
-/* The nearest of `count` names to a misspelled one; NULL when none is near. */
-const char *k3_nearest(const char *word, const char *const *name, size_t count);
 
 /* ---- documents made of the tables ---- */
 void k3_help_print(FILE *out, const struct k3_command *command); /* NULL: the whole tool */

@@ -59,6 +59,14 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                      "cast while cutting: verbatim, nvfp4, fp8-attn, fp8-block, mxfp8, bf16, "
                      "int4-g32, ROLE=FORMAT[,...] or a .json file",
                      layout_group, FIELD(quant), .commands = LAYOUT},
+    [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
+                   "experts out of the window in which their cast is exact: stop before anything "
+                   "is written, round them, or move their scale",
+                   layout_group, FIELD(oow), .commands = LAYOUT},
+    [K3_ID_CONFIG] = {K3_ID_CONFIG, K3_OPT_CHOICE, "config", "KIND", "compressed-tensors",
+                      "compressed-tensors|modelopt",
+                      "for which readers a cast is described; modelopt adds hf_quant_config.json",
+                      layout_group, FIELD(config), .commands = LAYOUT},
 
     [K3_ID_RATE] = {K3_ID_RATE, K3_OPT_RATE, "rate", "GB/s", NULL, NULL,
                     "storage rate, to state the expected time", own_group,
@@ -79,18 +87,10 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_FORCE] = {K3_ID_FORCE, K3_OPT_NONE, "force", NULL, NULL, NULL,
                      "begin anew: remove the set or the unfinished conversion that is there",
                      own_group, FIELD(force), .commands = ON(CONVERT)},
-    [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
-                   "experts out of the window in which their cast is exact: stop before anything "
-                   "is written, round them, or move their scale",
-                   own_group, FIELD(oow), .commands = ON(CONVERT)},
     [K3_ID_CAST_DEVICE] = {K3_ID_CAST_DEVICE, K3_OPT_STRING, "device", "DEVICE", "host", NULL,
                            "where casts are computed: host, cuda:N or hip:N; the bytes are the "
                            "same",
                            own_group, FIELD(cast_device), .commands = ON(CONVERT)},
-    [K3_ID_CONFIG] = {K3_ID_CONFIG, K3_OPT_CHOICE, "config", "KIND", "compressed-tensors",
-                      "compressed-tensors|modelopt",
-                      "for which readers a cast is described; modelopt adds hf_quant_config.json",
-                      own_group, FIELD(config), .commands = ON(CONVERT)},
     [K3_ID_WORKER] = {K3_ID_WORKER, K3_OPT_UINT, "worker", "I", NULL, NULL,
                       "do only the items k with k mod N = I, and do not seal", own_group,
                       .max = K3_JOBS_MAX - 1, FIELD(worker), .commands = ON(CONVERT)},

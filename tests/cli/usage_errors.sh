@@ -29,6 +29,16 @@ try plan /ckpt --tp 8 --tp 4
 try plan /ckpt --experts both
 try plan /ckpt --pp-layers 23,,23
 try plan /ckpt --pp-layers 1-3
+try plan /ckpt --quant nvpf4
+try plan /ckpt --quant expert=nvfp4
+try plan /ckpt --quant norm=nvfp4
+try plan /ckpt --quant experts=nvpf4
+try plan /ckpt --quant experts=nvfp4,experts=nvfp4
+try plan /ckpt --quant nvfp4,oow=snap,oow=snap
+try plan /ckpt --quant nvfp4,oow=snap --oow requant
+try convert /ckpt --out d --quant nvfp4,oow=snap --oow fail
+try convert /ckpt --out d --quant nvfp4,config=modelopt --config compressed-tensors
+try plan /ckpt --oow snap --oow snap
 try plan /ckpt --rate fast
 try plan /ckpt --json=yes
 try convert /ckpt

@@ -2,7 +2,8 @@
 
 Purpose   one byte of a checkpoint makes an exact cast impossible, a scale NaN or a weight infinite:
           convert must say where, in the tensor of the checkpoint, whatever the rank that met it, and
-          leave nothing that looks finished; mended, the same command ends as it should.
+          leave nothing that looks finished; mended, the same command ends as it should, and with the
+          --quant that the refusal offers the checkpoint converts as it is.
           --oow requant and snap: counted, and the values of docs/QUANTIZATION.md 5.
           Global scales: w1 and w3 of an expert, and matrices of one view, share theirs.
 Oracle    the bytes of checkpoint and set, read here; k3ref.py, which computes all of it where numpy
@@ -12,6 +13,7 @@ Usage     test_cast_refusals.py (K3 and K3_BUILD in the environment)
 
 import json
 import os
+import re
 import shutil
 import struct
 import sys
@@ -106,6 +108,26 @@ class Bench:
         return ""
 
 
+def offer_of(result):
+    """(policy, options) that a refusal offers to be given instead."""
+    message = json.loads(result.out)["message"] if result.out else ""
+    found = re.search(r", like( --force)? --quant '([^']+)'", message)
+    return (found.group(2), ["--force"] if found.group(1) else []) if found else (None, [])
+
+
+def check_offer(bench, policy):
+    """Why what a refusal offers does not convert into the same place, or ""."""
+    out = bench.fresh()
+    refused = bench.convert(out, policy)
+    offer, more = offer_of(refused)
+    if refused.code not in (3, 4) or not offer:
+        return f"refused without an offer: {refused}"
+    done = bench.convert(out, offer, *more)
+    good = done.code == 0 and bench.tool.run("verify", out).code == 0
+    shutil.rmtree(out, ignore_errors=True)
+    return "" if good else f"{offer}: {done}"
+
+
 def codes_of(data):
     return [nibble for byte in data for nibble in (byte & 15, byte >> 4)]
 
@@ -156,6 +178,8 @@ def check_window(bench, policy):
         bad = bench.refused(out, bench.convert(out, policy, *more), 4, said)
         suite.check(not bad and not files_of(out), f"{policy} {' '.join(more)}: a group out of the "
                     "window is named, nothing is written", bad or files_of(out).keys())
+    bad = check_offer(bench, policy)
+    suite.check(not bad, f"{policy}: what the refusal offers converts", bad)
     for how in ("requant", "snap"):
         out = bench.fresh()
         done = bench.convert(out, policy, "--oow", how)
@@ -181,7 +205,7 @@ def check_mended(bench, policy, name, at, data, said):
     """A byte that no cast takes: refused; put right, the same command ends as if it never was."""
     was = bench.source.poke(name, at, data)
     out = bench.fresh()
-    bad = bench.refused(out, bench.convert(out, policy), 3, said)
+    bad = bench.refused(out, bench.convert(out, policy), 3, said) or check_offer(bench, policy)
     bench.source.poke(name, at, was)
     again, golden = bench.convert(out, policy), bench.fresh()
     bench.convert(golden, policy)

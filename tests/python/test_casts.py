@@ -218,7 +218,7 @@ def check_refusals(suite, tool, ckpt, where):
              (["--oow", "snap"], 2, "--quant"), (["--config", "modelopt"], 2, "--quant"),
              (["--quant", "*.q_proj=fp8-block"], 4, "one matrix"),
              (["--quant", "int4-g32", "--config", "modelopt"], 4, "no word"),
-             (["--quant", "experts=int4-g128"], 4, "--tp sizes work"),
+             (["--quant", "experts=int4-g128"], 4, "no --tp size helps; or give --quant"),
              (["--quant", os.path.join(where, "none.json")], 1, "none.json")]
     wrong = []
     for args, code, says in cases:

@@ -73,7 +73,8 @@ for kind in $kinds; do
     refused 1 'GPU and CPU disagree' FAKE_GPU_FAULT=no:3 --quant nvfp4 --device "$kind"
 done
 for kind in $one; do
-    refused 2 'nothing is cast without --quant' --device "$kind"
+    refused 2 'nothing is cast, so a GPU has nothing to do' --device "$kind"
+    refused 2 'nothing is cast, so a GPU has nothing to do' --quant experts=mxfp4 --device "$kind"
     refused 2 'casts run on one GPU' --quant nvfp4 --device "$kind":0-1
     refused 4 'does not start' FAKE_GPU_COUNT=0 --quant nvfp4 --device "$kind"
     refused 4 'bytes of its memory are needed for a cast, .* are free' FAKE_GPU_MEMORY_BYTES=2000 \

@@ -1,0 +1,72 @@
+# Plans and conversions with casts: what is said of them, and that what is said can be done.
+"$K3" synth ckpt --preset tiny --quiet >/dev/null
+tool() {
+    echo "\$ $*"
+    "$K3" "$@" 2>&1
+    echo "exit $?"
+}
+next() {
+    echo "\$ $*"
+    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^k3-shard
+}
+# the command that plan prints has every option that it needs
+next plan ckpt --tp 2
+next plan ckpt --tp 2 --quant fp8-attn --oow snap --config modelopt --budget 100GiB
+next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 100000001
+next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
+# policies that do nothing
+for policy in experts=mxfp4 attention=bf16,head=verbatim '*.layers.2.*=verbatim'; do
+    next plan ckpt --tp 2 --quant "$policy"
+done
+next convert ckpt --tp 2 --out idle --quant experts=mxfp4
+next plan ckpt --tp 2 --quant verbatim
+next plan ckpt --tp 2 --quant experts=mxfp4 --quiet
+tool plan ckpt --tp 2 --quant experts=mxfp4 --config modelopt
+tool convert ckpt --tp 2 --out d --quant experts=mxfp4 --device cuda:0
+tool convert ckpt --tp 2 --out d --quant vision=fp8-block --vision drop
+test -e d && echo "d was made"
+# a refused policy: what is offered works
+tool convert ckpt --tp 2 --out mended --quant mxfp8 --quiet
+offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s/.*--quant '//; s/'.*//")
+"$K3" convert ckpt --tp 2 --out mended --quant "$offer" --quiet >/dev/null && echo "converted: $offer"
+# a finished set says the same of its casts as the run that made it
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
+    grep -o '"casts".*"cast_report":"[^"]*"' >made
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
+    grep -o '"casts".*"cast_report":"[^"]*"' >found
+cmp made found && echo "equal: $(wc -c <made) bytes"
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet | grep -o '"was_finished":true'
+"$K3" convert ckpt --tp 2 --out set --quant nvfp4 --quiet | tail -n 1
+sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json
+tool convert ckpt --tp 2 --out set --quant nvfp4 --quiet
+# what convert says of bytes agrees with plan and with the files
+"$K3" convert ckpt --tp 2 --out plain --json --quiet | grep -o '"read_bytes.*"written_bytes":[0-9]*'
+"$K3" plan ckpt --tp 2 | grep '^disk'
+"$K3" convert ckpt --tp 2 --out four --quant nvfp4 | grep -e ^looked -e ^read | sed 's/ in [0-9.]* s/ in TIME/'
+for set in plain:verbatim four:nvfp4; do
+    python3 - "$K3" ${set%:*} ${set#*:} <<'END'
+import glob, json, os, subprocess, sys
+tool, folder, policy = sys.argv[1:]
+def said(*args):
+    return json.loads(subprocess.run((tool, *args, "--json", "--quiet"), stdout=-1).stdout)
+plan = said("plan", "ckpt", "--tp", "2", "--quant", policy)
+parts = sum(map(os.path.getsize, glob.glob(folder + "/*.safetensors")))
+others = sum(map(os.path.getsize, glob.glob(folder + "/*"))) - parts
+again = said("convert", "ckpt", "--tp", "2", "--quant", policy, "--out", folder, "--force")
+pads = sum(rank["pad_bytes"] for rank in plan["ranks"])
+late = ["k3-shards.json", "model-rank-0.units", "model-rank-1.units"]  # of the seal
+late += ["k3-cast-report.json"] if policy != "verbatim" else []
+late = sum(os.path.getsize(f"{folder}/{name}") for name in late)
+print(policy, "parts", parts == plan["disk_bytes"], "written",
+      again["written_bytes"] - (parts - pads + others - late))
+END
+done
+# of a set with casts nothing leads back to the checkpoint
+tool plan mended
+# workers count their own items
+for i in 0 1; do
+    "$K3" convert ckpt --tp 2 --out shared --quant nvfp4 --worker $i --workers 4 --json --quiet |
+        grep -o '"items":[0-9]*,"resumed_items":[0-9]*'
+done
+"$K3" convert ckpt --tp 2 --out shared --quant nvfp4 --worker 1 --workers 4 --json --quiet |
+    grep -o '"items":[0-9]*,"resumed_items":[0-9]*'
