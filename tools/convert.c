@@ -507,14 +507,24 @@ static void fill_report(const struct k3_ckpt *ckpt, const struct k3_convert_opti
         report->item_count += k3_ckpt_needs_item(ckpt, item);
 }
 
+static int begin_job(struct k3_convert *convert, bool shared, struct k3_err *err)
+{
+    int rc = k3_job_turn_begin(convert->job, err);
+    if (rc)
+        return rc;
+    rc = k3_job_begin(convert->job, convert->ckpt->plan, shared, err);
+    if (!rc)
+        rc = k3_job_check_sources(convert->job, convert->ckpt, shared, err);
+    k3_job_turn_end(convert->job);
+    return rc;
+}
+
 /* What is left once the directories are settled: items, then the seal. */
 static int run_job(struct k3_convert *convert, const struct k3_convert_options *options,
                    struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
-    int rc = k3_job_begin(convert->job, plan, options->workers > 0, err);
-    if (!rc)
-        rc = k3_job_check_sources(convert->job, convert->ckpt, err);
+    int rc = begin_job(convert, options->workers > 0, err);
     if (!rc)
         rc = run_items(convert, options, report, err);
     if (!rc && options->workers)

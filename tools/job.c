@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RECORD_BYTES_MAX (1ull << 30) /* 32 million unit digests: 16 TB in one item */
@@ -359,6 +360,36 @@ static int lock_all(struct k3_job *job, bool shared, struct k3_err *err)
     return rc;
 }
 
+#define TURN_TRIES  1000
+#define TURN_NAP_NS 10000000
+
+int k3_job_turn_begin(struct k3_job *job, struct k3_err *err)
+{
+    const struct timespec nap = {0, TURN_NAP_NS};
+    for (int i = 0; i < TURN_TRIES; i++) {
+        /* As for the lock of a conversion: without locks there are no turns. */
+        if (!flock(job->outs[0].fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK)
+            return 0;
+        nanosleep(&nap, NULL);
+    }
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: another conversion has been beginning here for %d s and does not get on: "
+                   "see whether it is stopped",
+                   job->outs[0].path, TURN_TRIES / 100);
+}
+
+void k3_job_turn_end(struct k3_job *job)
+{
+    flock(job->outs[0].fd, LOCK_UN);
+}
+
+bool k3_job_is_alone(struct k3_job *job)
+{
+    bool is_alone = !flock(job->partials[0].fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK;
+    flock(job->partials[0].fd, LOCK_SH | LOCK_NB);
+    return is_alone;
+}
+
 /* With the lock: is all as it was judged, or did another run begin or end in between? */
 static int check_unchanged(struct k3_job *job, const struct k3_plan *plan, struct k3_err *err)
 {
@@ -561,8 +592,8 @@ int k3_job_record(struct k3_job *job, uint32_t item, struct k3_record *record, b
                         job->partials[0].path, name, record->item);
     if (!rc && memcmp(record->plan_digest, job->plan_digest, K3_DIGEST_BYTES))
         rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
-                        "%s/%s: belongs to another conversion: remove " K3_PARTIAL_NAME
-                        " or use --force",
+                        "%s/%s: is the record of another conversion: remove it and run convert "
+                        "again, which keeps the other items; or begin again with convert --force",
                         job->partials[0].path, name);
     for (uint32_t p = 0; !rc && p < record->part_count; p++)
         if (!k3_ranks_has(&job->ranks, record->parts[p].rank))

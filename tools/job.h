@@ -68,9 +68,18 @@ const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *
 /* Nothing of ours is there, but a file that would be overwritten is: K3_EUNSUPPORTED naming it. */
 int k3_job_check_copied(const struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
 
-/* After k3_job_begin: are the checkpoint's files the ones this conversion began with (names, sizes,
- * times)?  The plan knows only their headers.  K3_EUNSUPPORTED naming the first that is not. */
-int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err);
+/* After k3_job_begin, in the same turn: are the checkpoint's files the ones this conversion began
+ * with (names, sizes, times)?  The plan knows only their headers.  shared: as for begin.
+ * K3_EUNSUPPORTED naming the first that is not. */
+int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, bool shared,
+                         struct k3_err *err);
+
+/* Runs begin one after the other: what one judges to be there, and writes where nothing is, no
+ * other changes meanwhile.  Waits some seconds for its turn; K3_EUNSUPPORTED when none comes. */
+int k3_job_turn_begin(struct k3_job *job, struct k3_err *err);
+void k3_job_turn_end(struct k3_job *job);
+/* Does no other worker hold a lock here?  In a turn, with a shared lock, which is kept. */
+bool k3_job_is_alone(struct k3_job *job);
 
 /* Open .k3-partial of each directory (create), take their locks (shared: beside other workers),
  * write ranks and plan.json where they are missing.  K3_EUNSUPPORTED when another conversion runs

@@ -4,7 +4,8 @@
  * Threads: the main thread.
  * Errors: K3_EUNSUPPORTED (in the way, other sources), K3_ECORRUPT (a finished set with gaps),
  * K3_EIO, K3_ENOMEM.
- * Invariant: nothing here changes a file but .k3-partial/sources, written once. */
+ * Invariant: nothing here changes a file but .k3-partial/sources, which is written before the first
+ * item and is never changed under a worker. */
 #include "job.h"
 #include "part.h"
 #include "quant_config.h"
@@ -271,7 +272,28 @@ static int publish_sources(struct k3_dir *dir, const struct k3_text *text, struc
     return k3_file_publish(dir, temporary, K3_SOURCES_NAME, text->data, text->bytes, err);
 }
 
-int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct k3_err *err)
+/* Nothing is finished yet, so the list may be that of another checkpoint: unless a worker is at
+ * work with it. */
+static int check_alone(struct k3_job *job, const struct k3_ckpt *ckpt, const char *before,
+                       const char *now, struct k3_err *err)
+{
+    const char *name = K3_SOURCES_NAME;
+    if (k3_job_is_alone(job))
+        return 0;
+    for (uint32_t i = 0; i < ckpt->copied_count; i++)
+        if (!is_same_line(before, now, ckpt->copied[i]))
+            name = ckpt->copied[i];
+    for (uint32_t i = ckpt->plan->source_count; i-- > 0;)
+        if (!is_same_line(before, now, ckpt->plan->sources[i].name))
+            name = ckpt->plan->sources[i].name;
+    return k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                      "%s/%s: not the file (by size and time) that another worker is converting "
+                      "into %s: give all workers the same checkpoint, or stop the others first",
+                      ckpt->dir.path, name, job->outs[0].path);
+}
+
+int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, bool shared,
+                         struct k3_err *err)
 {
     char name[K3_NAME_BYTES_MAX + 1] = "";
     struct k3_dir *dir = &job->partials[0];
@@ -297,6 +319,8 @@ int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, struct 
                         "%s/%s: not the file (by size and time) that finished parts in %s were "
                         "made from: resume from that checkpoint, or begin again with --force",
                         ckpt->dir.path, name, job->outs[0].path);
+    if (!rc && before && !is_same && shared)
+        rc = check_alone(job, ckpt, before, now.data, err);
     if (!rc && !is_same)
         rc = publish_sources(dir, &now, err);
     free(before);

@@ -6,6 +6,7 @@ parameters, of another tool build; a plain run over what workers left; .k3-parti
 run.
 """
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -95,6 +96,50 @@ def check_put_away(tool, suite, room, ckpt, golden):
                 "the first one publishes nothing over it, exit 4", result)
 
 
+def check_mixed(tool, suite, room, ckpt, golden):
+    """A worker that has not finished an item yet keeps those of another checkpoint out."""
+    other, out = (os.path.join(room, n) for n in ("ckpt2", "mixed"))
+    shutil.copytree(ckpt, other, symlinks=True)
+    for name in os.listdir(other):
+        os.utime(os.path.join(other, name), (1, 1))
+    tried = 0
+    for at in range(4, 60):
+        shutil.rmtree(out, ignore_errors=True)
+        first = tool.start("convert", ckpt, "--out", out, *LAYOUT, "--quiet", "--jobs", "1",
+                           "--worker", "0", "--workers", "2",
+                           shim={"KILL_AT": at, "KILL_SIGNAL": "STOP"})
+        is_stopped = wait_stopped(first)
+        names = os.listdir(os.path.join(out, PARTIAL)) if is_stopped else []
+        if is_stopped and "sources" in names and not any(n.endswith(".record") for n in names):
+            result = worker(tool, other, out, 1, 2)
+            suite.check(result.code == 4 and ("another worker" in result.err or
+                                              "does not get on" in result.err),
+                        f"stopped at {at}: a worker with another checkpoint is refused", result)
+            tried += "another worker" in result.err
+        result = go_on(first) if is_stopped else end_of(first)
+        suite.check(result.code == 0, f"stopped at {at}: the first one goes on", result)
+        if tried == 2:
+            break
+    suite.check(tried == 2, "a worker was stopped before its first item was finished")
+    result = worker(tool, ckpt, out, 1, 2)
+    suite.check(result.code == 0, "a worker with the same checkpoint", result)
+    sealed = tool.run("seal", "--out", out)
+    suite.check(sealed.code == 0 and not difference(files_of(out), golden),
+                "sealed: the files of a single run", sealed)
+
+
+def check_started_together(tool, suite, room, ckpt):
+    """Of two workers of two conversions that start at once in an empty folder one is refused."""
+    for turn in range(6):
+        out = os.path.join(room, f"together{turn}")
+        other = ["--tp", "1"] if turn % 2 else ["--tp", "2", "--ranks", "0"]
+        more = (LAYOUT, other)
+        both = [tool.start("convert", ckpt, "--out", out, *args, "--quiet", "--worker", str(n),
+                           "--workers", "2") for n, args in enumerate(more)]
+        codes = sorted(end_of(child).code for child in both)
+        suite.check(codes == [0, 4], f"two conversions at once: {codes}")
+
+
 def check_places(tool, suite, room, ckpt):
     """Parts are staged by the number of their directory: other directories would lose them."""
     a, b, c = (os.path.join(room, name) for name in "abc")
@@ -125,6 +170,8 @@ def main():
         check_refusals(tool, suite, room, ckpt, golden)
         check_put_away(tool, suite, room, ckpt, golden)
         check_places(tool, suite, room, ckpt)
+        check_mixed(tool, suite, room, ckpt, golden)
+        check_started_together(tool, suite, room, ckpt)
     return suite.finish()
 
 
