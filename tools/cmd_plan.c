@@ -206,7 +206,7 @@ static int print_json(const struct plan_view *view, struct k3_err *err)
 }
 
 /* The command that does what was planned. */
-static void print_next(const struct k3_plan *plan, const struct k3_opts *opts)
+static int print_next(const struct k3_plan *plan, const struct k3_opts *opts, struct k3_err *err)
 {
     struct k3_text line;
     k3_text_init(&line);
@@ -218,12 +218,14 @@ static void print_next(const struct k3_plan *plan, const struct k3_opts *opts)
     if (k3_opt_is_set(opts, K3_ID_CONFIG))
         k3_text_putf(&line, " --config %s", k3_opt_choice_name(K3_ID_CONFIG, opts->config));
     k3_budget_put_option(opts->budget_bytes, &line);
-    printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0],
-           line.bytes ? line.data : "");
+    int rc = k3_text_check(&line, err);
+    if (!rc)
+        printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0], line.data);
     k3_text_fini(&line);
+    return rc;
 }
 
-static void print_text(const struct plan_view *view, const struct k3_opts *opts)
+static int print_text(const struct plan_view *view, const struct k3_opts *opts, struct k3_err *err)
 {
     const struct k3_plan *plan = view->plan;
     char layout[512], digest[K3_HEX_BYTES];
@@ -258,15 +260,15 @@ static void print_text(const struct plan_view *view, const struct k3_opts *opts)
         "up to %s of buffers; locked memory: none\n",
         k3_size_text(view->disk_bytes).s, k3_count_text(part_count).s, k3_size_short(pad_bytes).s,
         k3_size_text(K3_CONVERT_MEMORY_BYTES).s);
-    if (view->fits)
-        print_next(plan, opts);
-    if (opts->rate_bytes_per_second) {
+    int rc = view->fits ? print_next(plan, opts, err) : 0;
+    if (!rc && opts->rate_bytes_per_second) {
         uint64_t moved = view->file_bytes + 2 * view->disk_bytes; /* read, write, read back */
         printf(
             "time: %s at %s for reads and writes together\n",
             k3_time_text((uint64_t)((double)moved / (double)opts->rate_bytes_per_second * 1e9)).s,
             k3_rate_text(opts->rate_bytes_per_second, 1000000000).s);
     }
+    return rc;
 }
 
 /* Exact sizes of part files: headers of the first rank of each stage are laid out; others of the
@@ -312,7 +314,7 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     if (opts->json)
         rc = print_json(view, err);
     else
-        print_text(view, opts);
+        rc = print_text(view, opts, err);
     if (!rc)
         rc = k3_check_budget(plan, opts->budget_bytes, err);
     return rc;
