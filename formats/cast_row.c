@@ -81,6 +81,26 @@ static bool is_sum(double value)
     return isfinite(value) && !signbit(value);
 }
 
+/* Squares are multiples of the unit, 2^-320; those of BF16 are below 2^256 each, those of errors
+ * not far above: so decibels are finite, and the sums of a role fit into struct k3_qsum. */
+static bool is_square_sum(double value, uint64_t count)
+{
+    return value == 0 || (value >= 0x1p-320 && value <= (double)count * 0x1p258);
+}
+
+/* NULL, or what sums of squares should be. */
+static const char *check_squares(const struct k3_cast_row *row)
+{
+    if (!is_square_sum(row->x2, row->value_count) || !is_square_sum(row->err2, row->value_count) ||
+        (row->x2 == 0 && row->err2 != 0))
+        return "sums of squares that values and their errors can have";
+    const double most = row->max_abs_error * row->max_abs_error;
+    if (row->err2 < most * (1 - SUM_SLACK) ||
+        row->err2 > most * (double)row->value_count * (1 + SUM_SLACK))
+        return "a sum of squared errors that its largest error can make";
+    return NULL;
+}
+
 const char *k3_cast_row_check(const struct k3_cast_row *row)
 {
     if (row->from >= K3_QFMT_COUNT || row->to >= K3_QFMT_COUNT || row->to == K3_Q_VERBATIM ||
@@ -98,11 +118,7 @@ const char *k3_cast_row_check(const struct k3_cast_row *row)
         row->zero_groups > row->group_count || row->saturated_groups > row->group_count ||
         row->breach_groups > row->group_count)
         return "counts of groups and values that fit together";
-    const double most = row->max_abs_error * row->max_abs_error;
-    if (row->err2 < most * (1 - SUM_SLACK) ||
-        row->err2 > most * (double)row->value_count * (1 + SUM_SLACK))
-        return "a sum of squared errors that its largest error can make";
-    return NULL;
+    return check_squares(row);
 }
 
 const char *k3_cast_row_decode(const struct k3_disk_cast_row *disk, struct k3_cast_row *row)

@@ -90,6 +90,27 @@ static void test_bad_rows(void **state)
     assert_non_null(decode(&disk, &row));
 }
 
+/* Finite sums that make no finite SQNR, or that no values can have. */
+static void test_bad_sums(void **state)
+{
+    (void)state;
+    struct k3_cast_row bad[5];
+    for (size_t i = 0; i < 5; i++)
+        bad[i] = good;
+    bad[0].x2 = 1e308;
+    bad[1].x2 = 0;
+    bad[2].x2 = 0x1p-321;
+    bad[3].x2 = 0x1.1p268; /* 1024 values of 2^129 */
+    bad[4].err2 = 1e300, bad[4].max_abs_error = 1e150;
+    for (size_t i = 0; i < 5; i++)
+        if (!k3_cast_row_check(&bad[i]))
+            fail_msg("row %zu passes", i);
+    bad[2].x2 = 0x1p-266; /* one least subnormal of BF16 */
+    assert_null(k3_cast_row_check(&bad[2]));
+    bad[3].x2 = 0x1p266; /* all values as large as can be */
+    assert_null(k3_cast_row_check(&bad[3]));
+}
+
 /* The row of a cast with so many decibels. */
 static struct k3_cast_row with_db(enum k3_qfmt from, enum k3_qfmt to, double db)
 {
@@ -147,9 +168,8 @@ static void test_decibels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_low),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_bad_sums),   cmocka_unit_test(test_low),
         cmocka_unit_test(test_decibels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

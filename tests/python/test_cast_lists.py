@@ -46,6 +46,14 @@ def set_count(rows, offset, value):
     return [bytes(row)] + rows[1:]
 
 
+def set_sum(rows, value):
+    """In the first cast that has errors: of others a sum of 0 is that of a matrix of zeros."""
+    at = next(i for i, row in enumerate(rows) if struct.unpack_from("<d", row, 16)[0])
+    row = bytearray(rows[at])
+    struct.pack_into("<d", row, 8, value)
+    return rows[:at] + [bytes(row)] + rows[at + 1:]
+
+
 def set_formats(rows, source, target):
     return [rows[0][:4] + bytes([source, target]) + rows[0][6:]] + rows[1:]
 
@@ -226,6 +234,22 @@ def check_reports(suite, tool, ckpt, where):
                 "a set of a build before there were reports is good, and verify says so", done)
 
 
+def check_sums(suite, tool, ckpt, where):
+    """Finite sums of squares that make no finite decibels: no report is written of them."""
+    out = os.path.join(where, "sums")
+    for worker in "01":
+        tool.run("convert", ckpt, "--out", out, *QUANT, "--worker", worker, "--workers", "2", "--quiet")
+    path = os.path.join(out, PARTIAL, "item-2.record")
+    head, units, rows = read_record(path)
+    for value in (1e308, 0.0):
+        write_record(path, dict(head), units, set_sum(rows, value))
+        before = files_of(out)
+        done = tool.run("seal", "--out", out)
+        suite.check(done.code == 3 and "sums of squares that values" in done.err and
+                    "item-2.record" in done.err and files_of(out) == before,
+                    f"seal: a record whose sum of squares is {value}", done)
+
+
 def check_missing(suite, tool, ckpt, where):
     """A report that is right in itself, without the one matrix of a role and without its totals."""
     out = os.path.join(where, "missing")
@@ -302,6 +326,7 @@ def main():
         done = tool.run("synth", ckpt, "--preset", "tiny", "--quiet")
         suite.check(done.code == 0, "synth", done)
         check_records(suite, tool, ckpt, where)
+        check_sums(suite, tool, ckpt, where)
         check_reports(suite, tool, ckpt, where)
         check_missing(suite, tool, ckpt, where)
         check_plans(suite, tool, ckpt, where)
