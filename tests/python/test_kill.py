@@ -19,12 +19,14 @@ Output    TAP lines, then `N passed, N failed` (every case counts); exit 0 only 
 """
 
 import concurrent.futures
+import fcntl
 import itertools
 import os
 import random
 import shutil
 import signal
 import sys
+import time
 
 from k3test import (MANIFEST, PARTIAL, Suite, difference, end_of, files_of, go_on, mini_ckpt,
                     parser, scratch, tool_of, wait_stopped)
@@ -346,27 +348,46 @@ def race(bench, suite, name, number):
     shutil.rmtree(out)
 
 
+def begin_beside(bench, made):
+    """A conversion into an empty folder that waits for its turn while what is in `made` gets there:
+    how it ends, and the folder."""
+    out = bench.fresh()
+    os.mkdir(out)
+    turn = os.open(out, os.O_RDONLY)
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    child = bench.tool.start(*bench.arguments(out))
+    time.sleep(0.5)  # it has judged the folder; where it has not, it sees what is there at once
+    for name in os.listdir(made):
+        os.rename(os.path.join(made, name), os.path.join(out, name))
+    os.close(turn)
+    return end_of(child), out
+
+
 def race_start(bench, suite):
     """A second program runs from start to end while the first is about to begin."""
-    other_golden = None
-    for tp, wanted in ((1, "another plan"), (2, "the same plan")):
-        out = bench.fresh()
-        child = stopped_convert(bench, out, 2)  # OUT is judged and made; .k3-partial is next
-        other = bench.tool.run(*bench.arguments(out, tp=tp))
-        other_golden = files_of(out)
-        result = go_on(child)
-        name = f"{wanted} was finished between judging and locking"
-        suite.check(other.code == 0 and result.code in (0, 4), f"{name}: exit 0 or 4", result)
-        suite.check(not difference(files_of(out), other_golden), f"{name}: the set is unharmed",
-                    difference(files_of(out), other_golden))
+    for tp, wanted, kill in ((1, "another plan was finished", {}),
+                             (2, "the same plan was finished", {}),
+                             (1, "another plan was begun and killed", {"KILL_AT": 600})):
+        made = bench.fresh()
+        bench.tool.run(*bench.arguments(made, tp=tp), shim=kill or None)
+        before = files_of(made)
+        result, out = begin_beside(bench, made)
+        suite.check(before and result.code in ((0, 4) if tp == 2 else (4,)),
+                    f"{wanted} between judging and locking: exit code", result)
+        suite.check(not difference(files_of(out), before),
+                    f"{wanted} between judging and locking: it is unharmed",
+                    difference(files_of(out), before))
         shutil.rmtree(out)
+        shutil.rmtree(made)
     out = bench.fresh()
-    child = stopped_convert(bench, out, 2)
-    bench.tool.run(*bench.arguments(out, tp=1), shim={"KILL_AT": 600})
+    child = stopped_convert(bench, out, 2)  # it has its turn; .k3-partial is next
     before = files_of(out)
-    result = go_on(child)
-    suite.check(result.code == 4 and not difference(files_of(out), before),
-                "another plan was begun and killed meanwhile: exit 4, its work stays", result)
+    other = bench.tool.run(*bench.arguments(out, tp=1))
+    suite.check(other.code == 4 and "does not get on" in other.err and
+                not difference(files_of(out), before),
+                "one that is stopped as it begins keeps others out", other)
+    bad = bench.finished(out, go_on(child))
+    suite.check(not bad, "and finishes when it goes on", bad)
     shutil.rmtree(out)
 
 
