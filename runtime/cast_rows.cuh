@@ -444,7 +444,7 @@ INLINE void put_words(u32 *x, uint4 v)
 #else
 #define HAS_AHEAD 1
 #endif
-#define AHEAD_OF(chunks) (HAS_AHEAD ? 2 * (chunks) * PAIR_BLOCK : 1)
+#define AHEAD_OF(chunks) (2 * (chunks) * PAIR_BLOCK)
 
 /* The span at `col` into one of two places of this thread. */
 INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u64 col)
@@ -463,7 +463,7 @@ INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u
 INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn)
 {
     const u32 step = SPAN_OF(chunks), words = (u32)chunks * PAIR_BLOCK; /* of a place */
-    if (!HAS_AHEAD || work->ask->cols % step != 0) {
+    if (work->ask->cols % step != 0) {
         read_span(work, chunks);
         return;
     }
