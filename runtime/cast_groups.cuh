@@ -244,16 +244,26 @@ INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
     }
 }
 
+/* Which of them copy the next span ahead: measured on an H200, of 4800 GB/s with and without: MXFP4
+ * 49 and 46 %, NVFP4 44 and 42, INT4 52 and 46, with groups of 128 56 and 54; but MXFP8 49 and 56,
+ * INT8 46 and 49. */
+#define IS_AHEAD(format)  (HAS_AHEAD && (format) != MXFP8 && (format) != INT8_G)
+#define PLACES_OF(format) (IS_AHEAD(format) ? AHEAD_OF(CHUNKS_OF(format)) : 1)
+
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
-                    const struct by *nvfp4, struct k3_cast_result *shared)
+                    const struct by *nvfp4, struct k3_cast_result *shared, uint4 *ahead)
 {
     const int kind = KIND_OF(format), chunks = CHUNKS_OF(format);
     const struct rule rule = rule_of(ask, format, nvfp4);
     struct work work;
+    u32 turn = 0;
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
-    for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks)) {
+    for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks), turn ^= 1) {
         u32 stored[GROUPS_MOST];
-        read_span(&work, chunks);
+        if (IS_AHEAD(format))
+            next_span(&work, chunks, ahead, turn);
+        else
+            read_span(&work, chunks);
         if (format == NVFP4)
             find_nvfp4(&work, &rule, stored);
         else
@@ -270,8 +280,9 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
     KERNEL __launch_bounds__(PAIR_BLOCK, groups) name(const struct k3_cast_ask ask)                \
     {                                                                                              \
         __shared__ struct k3_cast_result shared;                                                   \
+        __shared__ uint4 ahead[PLACES_OF(format)];                                                 \
         begin_result(&shared);                                                                     \
-        grouped(&ask, format, is_mse, 0, &shared);                                                 \
+        grouped(&ask, format, is_mse, 0, &shared, ahead);                                          \
         end_result(&ask, &shared);                                                                 \
     }
 
@@ -288,9 +299,10 @@ KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask a
 {
     __shared__ struct k3_cast_result shared;
     __shared__ struct by nvfp4[NVFP4_BYTES];
+    __shared__ uint4 ahead[PLACES_OF(NVFP4)];
     make_nvfp4(&ask, nvfp4);
     begin_result(&shared);
-    grouped(&ask, NVFP4, 0, nvfp4, &shared);
+    grouped(&ask, NVFP4, 0, nvfp4, &shared, ahead);
     end_result(&ask, &shared);
 }
 

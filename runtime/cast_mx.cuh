@@ -433,59 +433,130 @@ INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared,
     ((uint2 *)ask->weight)[w->word] = bytes;
 }
 
-/* Of a block of 128 rows: 16 threads for each of 16 rows, eight times. */
-INLINE void mx_block(const struct k3_cast_ask *ask, struct mx_shared *shared, u64 block, u32 *now,
-                     struct counts *counts)
+/* Where a group of threads is: 16 threads for each of 16 rows, eight times.  A division of 64 bits
+ * is long, so places follow each other by additions. */
+struct tile_place {
+    u64 row_blocks, step_row, step_column; /* to the group's next block */
+    u64 row, column;                       /* of blocks */
+};
+
+/* What a thread has of a block. */
+struct tile {
+    u32 codes[MX_READS], scale[MX_READS];
+};
+
+INLINE struct tile_place first_tile(const struct k3_cast_ask *ask)
 {
-    const u64 row_words = ask->cols / EIGHT, row_blocks = (ask->cols + STRIPE - 1) / STRIPE;
-    const u64 column = block % row_blocks * TILE_WORDS + threadIdx.x % TILE_WORDS;
-    const u64 row = block / row_blocks * STRIPE + threadIdx.x / TILE_WORDS;
-    struct mx_word w[MX_READS];
-    int is_there[MX_READS];
-    u32 most = 0; /* one more than the largest scale of groups that are not 0 */
-#pragma unroll
-    for (int k = 0; k < MX_READS; k++) {
-        u64 at = row + (u32)k * (MX_BLOCK / TILE_WORDS);
-        is_there[k] = column < row_words && at < ask->row_count;
-        w[k].word = at * row_words + column;
-        w[k].is_first = threadIdx.x % MX_WORDS == 0;
-        w[k].codes = is_there[k] ? ((const u32 *)ask->x)[w[k].word] : 0;
-        w[k].scale = is_there[k] ? ((const u8 *)ask->x_scale)[w[k].word / MX_WORDS] : 0;
-    }
-#pragma unroll
-    for (int k = 0; k < MX_READS; k++) {
-        w[k].sum = group_squares(w[k].codes);
-        if (is_there[k])
-            count_group(shared, &w[k], counts);
-        if (w[k].sum)
-            most = most_u32(most, w[k].scale + 1);
-    }
-    raise_slot(now, most);
-    int max = (int)*now - 1; /* -1: nothing but zeros */
-    if (threadIdx.x == 0)
-        ((float *)ask->scale)[block] =
-            max < 0 ? 0x1p-23f
-                    : (float)double_pow2(max - 127 - BLOCK_TOP);
-#pragma unroll
-    for (int k = 0; k < MX_READS; k++)
-        if (is_there[k])
-            to_block(ask, shared, &w[k], max);
+    struct tile_place place;
+    place.row_blocks = (ask->cols + STRIPE - 1) / STRIPE;
+    place.row = blockIdx.x / place.row_blocks;
+    place.column = blockIdx.x % place.row_blocks;
+    place.step_row = gridDim.x / place.row_blocks;
+    place.step_column = gridDim.x % place.row_blocks;
+    return place;
 }
 
-KERNEL __launch_bounds__(MX_BLOCK) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
+INLINE void next_tile(struct tile_place *place)
+{
+    place->row += place->step_row;
+    place->column += place->step_column;
+    if (place->column >= place->row_blocks) {
+        place->column -= place->row_blocks;
+        place->row++;
+    }
+}
+
+/* Word k of this thread; 0: it is behind the last row or column. */
+INLINE int tile_word(const struct k3_cast_ask *ask, const struct tile_place *place, int k,
+                     u64 *word)
+{
+    const u64 row_words = ask->cols / EIGHT;
+    const u64 column = place->column * TILE_WORDS + threadIdx.x % TILE_WORDS;
+    const u64 row =
+        place->row * STRIPE + (u32)k * (MX_BLOCK / TILE_WORDS) + threadIdx.x / TILE_WORDS;
+    *word = row * row_words + column;
+    return column < row_words && row < ask->row_count;
+}
+
+INLINE void read_tile(const struct k3_cast_ask *ask, const struct tile_place *place,
+                      struct tile *tile)
+{
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++) {
+        u64 word;
+        int is_there = tile_word(ask, place, k, &word);
+        tile->codes[k] = is_there ? ((const u32 *)ask->x)[word] : 0;
+        tile->scale[k] = is_there ? ((const u8 *)ask->x_scale)[word / MX_WORDS] : 0;
+    }
+}
+
+/* One more than the largest scale of groups that are not 0; bit k of *has: word k is in one. */
+INLINE u32 count_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                      const struct tile_place *place, const struct tile *tile, u32 *has,
+                      struct counts *counts)
+{
+    u32 most = 0;
+    *has = 0;
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++) {
+        struct mx_word w;
+        int is_there = tile_word(ask, place, k, &w.word);
+        w.scale = tile->scale[k];
+        w.sum = group_squares(tile->codes[k]);
+        w.is_first = threadIdx.x % MX_WORDS == 0;
+        if (is_there)
+            count_group(shared, &w, counts);
+        if (w.sum)
+            most = most_u32(most, w.scale + 1), *has |= 1u << k;
+    }
+    return most;
+}
+
+INLINE void write_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
+                       const struct tile_place *place, const struct tile *tile, u32 has, int max)
+{
+    if (threadIdx.x == 0)
+        ((float *)ask->scale)[place->row * place->row_blocks + place->column] =
+            max < 0 ? 0x1p-23f : (float)double_pow2(max - 127 - BLOCK_TOP);
+#pragma unroll
+    for (int k = 0; k < MX_READS; k++) {
+        struct mx_word w;
+        if (!tile_word(ask, place, k, &w.word))
+            continue;
+        w.codes = tile->codes[k];
+        w.scale = tile->scale[k];
+        w.sum = has >> k & 1;
+        w.is_first = threadIdx.x % MX_WORDS == 0;
+        to_block(ask, shared, &w, max);
+    }
+}
+
+/* The next block is on its way while the threads meet and this one is written. */
+KERNEL __launch_bounds__(MX_BLOCK, 3) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
 {
     __shared__ struct mx_shared shared;
-    const u64 blocks = (ask.row_count + STRIPE - 1) / STRIPE * ((ask.cols + STRIPE - 1) / STRIPE);
+    const u64 rows = (ask.row_count + STRIPE - 1) / STRIPE;
+    struct tile_place place = first_tile(&ask);
     struct counts counts = {0, 0, 0};
-    u32 turn = 0;
+    struct tile now;
     make_shifts(&shared);
     if (threadIdx.x < 3)
         shared.slot[threadIdx.x] = 0;
     begin_mx(&shared);
-    for (u64 block = blockIdx.x; block < blocks; block += gridDim.x, turn++) {
-        mx_block(&ask, &shared, block, &shared.slot[turn % 3], &counts);
+    read_tile(&ask, &place, &now);
+    for (u32 turn = 0; place.row < rows; turn++) {
+        struct tile_place behind = place;
+        struct tile next;
+        u32 has, *slot = &shared.slot[turn % 3];
+        next_tile(&behind);
+        read_tile(&ask, &behind, &next); /* nothing where there is none */
+        raise_slot(slot, count_tile(&ask, &shared, &place, &now, &has, &counts));
+        int max = (int)*slot - 1; /* -1: nothing but zeros */
+        write_tile(&ask, &shared, &place, &now, has, max);
         if (threadIdx.x == 0)
             shared.slot[(turn + 2) % 3] = 0;
+        now = next;
+        place = behind;
     }
     end_mx_counts(&shared, counts);
     end_mx(&ask, &shared);

@@ -135,9 +135,10 @@ INLINE float nearest_float(const int kind, const int clips, float magnitude)
     const float least = kind == E2M1 ? 1.0f : 0x1p-6f;
     float a = kind == E2M1 && !clips ? magnitude
                                      : fminf(magnitude, kind == E2M1 ? E2M1_MOST : E4M3_MOST);
-    u32 binade = bits_of(fmaxf(a, least)) & 0x7f800000u;
-    float adder = float_of(binade + ((kind == E2M1 ? 22u : 20u) << 23));
-    return (a + adder) - adder;
+    /* A power of two times a power of two: exact, so the sum is rounded once. */
+    const float raise = kind == E2M1 ? 0x1p22f : 0x1p20f;
+    float binade = float_of(bits_of(fmaxf(a, least)) & 0x7f800000u);
+    return __fmaf_rn(binade, -raise, __fmaf_rn(binade, raise, a));
 }
 
 /* Such a number as its code, in front of 22 (E2M1) or 20 bits of zeros: where FP32 has its own
@@ -179,11 +180,11 @@ INLINE u32 e2m1_code(float x)
 }
 
 /* To the nearest integer of a format: one addition, whose low bits are the integer and half of what
- * there are; INT_BASE is what stands above them. */
-INLINE u32 raised_int(const int kind, float x, float *value)
+ * there are; INT_BASE is what stands above them.  Without clipping x is above low - 1/2. */
+INLINE u32 raised_int(const int kind, const int clips, float x, float *value)
 {
     const float low = kind == INT8 ? -128.0f : -8.0f, adder = 0x1.8p23f - low;
-    float sum = fminf(fmaxf(x, low), -1.0f - low) + adder;
+    float sum = fminf(clips ? fmaxf(x, low) : x, -1.0f - low) + adder;
     *value = sum - adder;
     return bits_of(sum);
 }

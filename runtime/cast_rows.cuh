@@ -92,9 +92,9 @@ INLINE float slow_value(int kind, float x, float scale, u32 *code)
     if (kind == E4M3_BF16)
         q = float_of(bf16_rounded(bits_of(q)));
     if (kind == INT8) {
-        *code = (raised_int(INT8, q, &value) ^ 0x80) & 0xff;
+        *code = (raised_int(INT8, 1, q, &value) ^ 0x80) & 0xff;
     } else if (kind == INT4) {
-        *code = raised_int(INT4, q, &value) & 15;
+        *code = raised_int(INT4, 1, q, &value) & 15;
     } else if (IS_E2M1(kind)) {
         *code = e2m1_code(q);
         value = e2m1_value(*code);
@@ -156,7 +156,7 @@ INLINE u32 round_pair(const int kind, float q0, float q1, float *value)
     }
 #endif
     if (IS_INT(kind)) {
-        u32 a = raised_int(kind, q0, &value[0]), b = raised_int(kind, q1, &value[1]);
+        u32 a = raised_int(kind, 0, q0, &value[0]), b = raised_int(kind, 0, q1, &value[1]);
         return a + (b << (kind == INT8 ? 8 : 4));
     }
     const int as = IS_E2M1(kind) ? E2M1 : E4M3, clips = kind != E2M1;
@@ -181,15 +181,89 @@ INLINE u32 nibble_signs(const u32 *x)
 
 #define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
 
+/* BF16 numbers in pairs, where GPUs have that: for E2M1 by a power of two all that lies between a
+ * value and its code or its error has 8 bits, so nothing is rounded but what has to be. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HAS_PAIRS 1
+#else
+#define HAS_PAIRS 0
+#endif
+
+#if HAS_PAIRS
+#define PAIR(name, does)                                                                           \
+    INLINE u32 name(u32 a, u32 b)                                                                  \
+    {                                                                                              \
+        u32 out;                                                                                   \
+        asm(does " %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));                                     \
+        return out;                                                                                \
+    }
+PAIR(pair_product, "mul.rn.bf16x2")
+PAIR(pair_sum, "add.rn.bf16x2")
+PAIR(pair_less, "sub.rn.bf16x2")
+PAIR(pair_most, "max.bf16x2")
+PAIR(pair_least, "min.bf16x2")
+
+/* x - v * scale */
+INLINE u32 pair_error(u32 v, u32 scale, u32 x)
+{
+    u32 out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(v ^ 0x80008000u), "r"(scale), "r"(x));
+    return out;
+}
+
+/* Two codes and the two magnitudes of their errors; as nearest_float and raised_code.  Each code is
+ * in front of 6 bits of zeros in its half. */
+INLINE u32 e2m1_pair(const int kind, u32 x, struct by by, u32 *error)
+{
+    const u32 inverse = bits_of(by.inverse) >> 16, scale = bits_of(by.scale) >> 16;
+    u32 q = pair_product(x, inverse * 0x10001u);
+    if (kind == E2M1_CLIP)
+        q = pair_least(q, 0x40c040c0u);                             /* 6 */
+    u32 adder = (pair_most(q, 0x3f803f80u) & 0x7f807f80u) + 0x03000300u; /* of at least 1, 2^6 */
+    u32 v = pair_less(pair_sum(q, adder), adder);
+    *error = pair_error(v, scale * 0x10001u, x) & MAGNITUDES;
+    return pair_product(v, 0x00800080u); /* 2^-126 */
+}
+
+INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct sums *sums, u32 *out)
+{
+    u32 code[4], error[4];
+#pragma unroll
+    for (int k = 0; k < EIGHT / 2; k++) {
+        u32 a = x[k] & MAGNITUDES;
+        code[k] = e2m1_pair(kind, a, by, &error[k]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            double wide = (double)float_of(i ? error[k] & 0xffff0000u : error[k] << 16);
+            double x_wide = (double)float_of(i ? a & 0xffff0000u : a << 16);
+            sums->x2[2 * k + i] = __fma_rn(x_wide, x_wide, sums->x2[2 * k + i]);
+            sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);
+        }
+    }
+    u32 most = pair_most(pair_most(error[0], error[1]), pair_most(error[2], error[3]));
+    sums->most = fmaxf(sums->most, fmaxf(float_of(most & 0xffff0000u), float_of(most << 16)));
+    /* A pair's codes have 16 bits between them: two pairs go together, then into one half. */
+    u32 low = (code[0] >> 6) + (code[1] << 2), high = (code[2] >> 6) + (code[3] << 2);
+    out[0] = bytes_of(low | low >> 12, high | high >> 12, 0x5410) | nibble_signs(x);
+    out[1] = 0;
+}
+#endif
+
 /* Eight values by a scale that has an inverse, none above 1.7 times what the format holds (E2M1
- * without clipping: below 7).  Then x and what its code stands for are within a factor of two, or
- * the code is 0: so their difference is an FP32 number, and its square, as that of x, an FP64
- * number: fused sums are the same.  By a power of two also the product of code and scale is exact.
- */
+ * without clipping: below 7; integers: at most 1 more than it holds, so that none is below the
+ * lowest).  Then x and what its code stands for are within a factor of two, or the code is 0: so
+ * their difference is an FP32 number, and its square, as that of x, an FP64 number: fused sums are
+ * the same.  By a power of two also the product of code and scale is exact. */
 INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
                           struct sums *sums, u32 *out)
 {
     u32 from[4];
+#if HAS_PAIRS
+    if (IS_E2M1(kind) && is_pow2) {
+        eight_in_pairs(kind, x, by, sums, out);
+        return;
+    }
+#endif
     out[0] = out[1] = 0;
 #pragma unroll
     for (int k = 0; k < EIGHT / 2; k++)
@@ -231,7 +305,9 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
 
 INLINE int is_quick(const int kind, struct by by, float q_most)
 {
-    return by.inverse > 0.0f && (kind == E2M1 ? q_most < 7.0f : q_most <= 1.7f * most_of(kind));
+    return by.inverse > 0.0f && (kind == E2M1   ? q_most < 7.0f
+                                 : IS_INT(kind) ? q_most <= most_of(kind) + 1.0f
+                                                : q_most <= 1.7f * most_of(kind));
 }
 
 /* BF16 bits of the largest magnitude of eight values. */
@@ -318,6 +394,89 @@ INLINE void read_span(struct work *work, const int chunks)
 #pragma unroll
     for (int c = 0; c < chunks; c++)
         read_eight(ask, row, work->col + (u32)c * 16 + work->place.half * EIGHT, work->x[c]);
+}
+
+/* ---- spans that are on their way while others are encoded ---- */
+
+/* Copies into shared memory that the thread does not wait for, where the GPU has them.  A thread
+ * waits for its own and reads no others, so threads need not meet.  Elsewhere what is `ahead` is a
+ * plain copy. */
+INLINE void copy_ahead(uint4 *to, const uint4 *from)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+
+/* What was begun since the last such end is one batch. */
+INLINE void end_batch(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+
+/* All batches are there, or all but the last. */
+INLINE void await_batches(const int but_last)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if (but_last)
+        asm volatile("cp.async.wait_group 1;" : : : "memory");
+    else
+        asm volatile("cp.async.wait_group 0;" : : : "memory");
+#else
+    (void)but_last;
+#endif
+}
+
+INLINE void put_words(u32 *x, uint4 v)
+{
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
+
+#if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_PLATFORM_AMD__)
+#define HAS_AHEAD 0
+#else
+#define HAS_AHEAD 1
+#endif
+#define AHEAD_OF(chunks) (2 * (chunks) * PAIR_BLOCK)
+
+/* The span at `col` into one of two places of this thread. */
+INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u64 col)
+{
+    const struct k3_cast_ask *ask = work->ask;
+    const uint4 *from =
+        (const uint4 *)((const u16 *)ask->x + work->place.row * ask->cols + col) + work->place.half;
+#pragma unroll
+    for (int c = 0; c < chunks; c++)
+        copy_ahead(&place[(u32)c * PAIR_BLOCK + threadIdx.x], &from[2 * c]);
+    end_batch();
+}
+
+/* The next span; the one behind it is begun.  `ahead` has two places, `turn` says which is this
+ * one's.  Rows with a short last span are read as they are needed. */
+INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn)
+{
+    const u32 step = SPAN_OF(chunks), words = (u32)chunks * PAIR_BLOCK; /* of a place */
+    if (work->ask->cols % step != 0) {
+        read_span(work, chunks);
+        return;
+    }
+    if (work->col == 0)
+        ask_ahead(work, chunks, ahead + turn * words, 0);
+    /* Behind the last span comes the last once more. */
+    ask_ahead(work, chunks, ahead + (turn ^ 1) * words,
+              work->col + step < work->ask->cols ? work->col + step : work->col);
+    await_batches(1);
+    const uint4 *mine = ahead + turn * words + threadIdx.x;
+#pragma unroll
+    for (int c = 0; c < chunks; c++)
+        put_words(work->x[c], mine[c * PAIR_BLOCK]);
 }
 
 /* A span by the scales of its chunks. */

@@ -1,6 +1,7 @@
 /* Purpose: casts on a GPU: are all equal to the CPU's on real hardware, and how fast is each
  * kernel. Owns: one GPU's context, a stream, buffers on both sides. Threads: one. Use:
- * bench_cast_gpu [cuda|hip [check]]; check leaves the rates out. Errors: printed, exit 1, a
+ * bench_cast_gpu [cuda|hip [all|check|rates [NAME]...]]; check leaves the rates out, rates the
+ * comparison; NAME is the beginning of a cast's name, "bf16 -> nvfp4". Errors: printed, exit 1, a
  * difference too; exit 0 with a line where there is no GPU. Invariants: rates are bytes read and
  * written, each counted once, over wall time of launches that follow each other; data lie in the
  * GPU's memory before. */
@@ -41,6 +42,8 @@ struct bench {
     double copy_rate;
     unsigned different_count;
     bool is_check; /* compare only, what is small */
+    bool is_rates; /* compare nothing */
+    char **names;  /* beginnings of the names that are wanted, up to a NULL */
     struct k3_err err;
 };
 
@@ -328,6 +331,14 @@ static int compare_one(struct bench *b, const struct job *job, struct sides *s, 
     return rc ? rc : by_gpu(b, job, &quant, s, row_count, &geom);
 }
 
+static bool is_wanted(const struct bench *b, const struct job *job)
+{
+    bool is_found = !b->names[0];
+    for (char **name = b->names; *name && !is_found; name++)
+        is_found = strncmp(job->name, *name, strlen(*name)) == 0;
+    return is_found;
+}
+
 static int compare_all(struct bench *b)
 {
     const size_t values = (size_t)CHECK_ROWS * CHECK_COLS;
@@ -340,6 +351,8 @@ static int compare_all(struct bench *b)
         rc = k3_fail(&b->err, K3_ENOMEM, "no memory");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs && !rc; i++) {
         const enum k3_qfmt to = jobs[i].to;
+        if (!is_wanted(b, &jobs[i]))
+            continue;
         bool is_any = to == K3_Q_FP8_TENSOR || to == K3_Q_FP8_CHANNEL || to == K3_Q_FP8_BLOCK;
         rc = compare_one(b, &jobs[i], &s, PLAIN_ROWS, COLS);
         if (!rc && to != K3_Q_INT4_G128)
@@ -459,11 +472,11 @@ static int rates(struct bench *b)
     int rc = fill_device(b, false);
     rc = rc ? rc : copy_rate(b);
     for (int i = 0; i < TIMED_COUNT && !rc; i++)
-        if (jobs[i].from == K3_Q_BF16)
+        if (jobs[i].from == K3_Q_BF16 && is_wanted(b, &jobs[i]))
             rc = rate(b, &jobs[i]);
     rc = rc ? rc : fill_device(b, true);
     for (int i = 0; i < TIMED_COUNT && !rc; i++)
-        if (jobs[i].from == K3_Q_MXFP4)
+        if (jobs[i].from == K3_Q_MXFP4 && is_wanted(b, &jobs[i]))
             rc = rate(b, &jobs[i]);
     return rc;
 }
@@ -485,8 +498,9 @@ static int run(struct bench *b)
     if (rc)
         return rc;
     double begin = now();
-    rc = compare_all(b);
-    printf("compared in %.1f s\n", now() - begin);
+    rc = b->is_rates ? 0 : compare_all(b);
+    if (!b->is_rates)
+        printf("compared in %.1f s\n", now() - begin);
     rc = rc || b->is_check ? rc : rates(b);
     if (!rc && b->different_count)
         rc = k3_fail(&b->err, K3_EDEVICE, "%u casts differ from the CPU's", b->different_count);
@@ -496,7 +510,10 @@ static int run(struct bench *b)
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.copy_rate = 1, .is_check = argc > 2 && !strcmp(argv[2], "check")};
+    struct bench b = {.copy_rate = 1,
+                      .is_check = argc > 2 && !strcmp(argv[2], "check"),
+                      .is_rates = argc > 2 && !strcmp(argv[2], "rates"),
+                      .names = argv + (argc < 3 ? argc : 3)};
     enum k3_gpu_kind kind = argc > 1 && !strcmp(argv[1], "hip") ? K3_GPU_HIP : K3_GPU_CUDA;
     int saved;
     k3_err_init(&b.err);
