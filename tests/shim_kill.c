@@ -49,6 +49,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert(sizeof(long) == 8, "offsets travel in one register");
@@ -190,6 +191,11 @@ static long pass_half(enum call call, struct sys s)
 
 static void strike(void)
 {
+    /* Threads that are closing an io_uring get done: stopped in there they would keep all from
+     * stopping (see wait_stopped in python/k3test.py). */
+    const struct timespec nap = {0, config.kill_signal == SIGSTOP ? 20000000 : 0};
+    if (nap.tv_nsec)
+        nanosleep(&nap, NULL);
     kill(getpid(), config.kill_signal);
 }
 
