@@ -75,6 +75,7 @@ struct ask {
     uint32_t tp, dp, jobs;
     bool experts_ep;
     uint64_t memory_bytes;
+    bool force; /* over the set that is there */
 };
 
 static void ask_layout(const struct ask *ask, struct k3_layout *layout, struct k3_policy *policy)
@@ -104,8 +105,10 @@ static int convert(const struct ask *ask, struct k3_convert_report *report, stru
                                          .budget_bytes = UINT64_MAX,
                                          .memory_bytes = ask->memory_bytes,
                                          .jobs = ask->jobs,
+                                         .force = ask->force,
                                          .quiet = true};
-    remove_tree(set_path);
+    if (!ask->force)
+        remove_tree(set_path);
     k3_problems_init(&problems);
     k3_err_init(err);
     int rc = k3_convert(&options, report, &problems, err);
@@ -417,6 +420,26 @@ static void test_window(void **state)
     poke(EXPERT "w3.weight_scale", 3, was);
 }
 
+/* --force gives a finished set up only for one that can be made. */
+static void test_force_keeps(void **state)
+{
+    (void)state;
+    struct k3_convert_report report;
+    struct k3_err err;
+    struct ask ask = {.policy = "experts=mxfp8", .tp = 2};
+    uint8_t was = poke(EXPERT "w3.weight_scale", 3, 60);
+    no_error(convert(&ask, &report, &err), &err);
+    struct ask other = {.policy = "experts=fp8-block", .tp = 2, .force = true};
+    assert_int_equal(convert(&other, &report, &err), K3_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "--oow"));
+    assert_true(check_set(&ask) > 16); /* as it was */
+    poke(EXPERT "w3.weight_scale", 3, was);
+    no_error(convert(&other, &report, &err), &err);
+    assert_true(report.survey_bytes > 0);
+    assert_int_equal(report.resumed_count, 0);
+    assert_true(check_set(&other) > 16);
+}
+
 /* A scale that is NaN, a weight that is not finite: named, nothing published. */
 static void test_not_finite(void **state)
 {
@@ -442,6 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values), cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_window), cmocka_unit_test(test_not_finite)};
+        cmocka_unit_test(test_window), cmocka_unit_test(test_force_keeps),
+        cmocka_unit_test(test_not_finite)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
