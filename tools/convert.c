@@ -506,9 +506,10 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     if (rc == K3_ECANCELED)
         return k3_fail(err, rc,
                        "stopped on request; %u of %u items are finished and kept: run the same "
-                       "command again to resume",
+                       "command %s to resume",
                        report->resumed_count + atomic_load(&convert->finished_count),
-                       report->resumed_count + convert->item_count);
+                       report->resumed_count + convert->item_count,
+                       options->force ? "without --force" : "again");
     if (rc)
         *err = inner;
     return rc;
