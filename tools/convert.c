@@ -119,11 +119,15 @@ static int check_idle(const struct k3_convert_options *options, const struct k3_
 
 static void say_removal(const struct k3_job *job, const struct k3_job_removal *removal)
 {
-    if (removal->part_count == 0)
+    if (removal->part_count == 0 && removal->item_count == 0)
         return;
-    fprintf(stderr, "notice: --force removes what is in %s%s: %u part%s", job->outs[0].path,
-            job->dir_count > 1 ? " and the other --out directories" : "", removal->part_count,
-            removal->part_count == 1 ? "" : "s");
+    fprintf(stderr, "notice: --force removes what is in %s%s: ", job->outs[0].path,
+            job->dir_count > 1 ? " and the other --out directories" : "");
+    if (removal->item_count)
+        fprintf(stderr, "an unfinished conversion with %u finished item%s%s", removal->item_count,
+                removal->item_count == 1 ? "" : "s", removal->part_count ? ", " : "");
+    if (removal->part_count)
+        fprintf(stderr, "%u part%s", removal->part_count, removal->part_count == 1 ? "" : "s");
     if (removal->unlisted_count)
         fprintf(stderr, "; its manifest does not list %u file%s (%s is the first)",
                 removal->unlisted_count, removal->unlisted_count == 1 ? "" : "s",
