@@ -30,3 +30,8 @@ run set
 "$K3" synth other --preset tiny --seed 9 --quiet >/dev/null
 "$K3" convert other --out sound --tp 2 --quiet 2>/dev/null >/dev/null
 "$K3" verify sound --against ckpt --quiet 2>/dev/null | tail -n 1
+# One of other sizes: said, not refused for a layout that was not asked for.
+"$K3" synth short --preset tiny --layers 3 --quiet >/dev/null
+"$K3" synth few --preset tiny --experts 32 --quiet >/dev/null
+run sound --against short
+run sound --against few
