@@ -35,3 +35,7 @@ run set
 "$K3" synth few --preset tiny --experts 32 --quiet >/dev/null
 run sound --against short
 run sound --against few
+# Not a set yet, and not bad.
+"$K3" convert ckpt --out begun --tp 2 --worker 0 --workers 3 --quiet >/dev/null
+run begun
+run begun sound
