@@ -123,6 +123,11 @@ static int fail_policy(const char *word, struct k3_err *err)
                           .many = "policies",
                           .more = ", ROLE=FORMAT[,...] or a JSON file",
                           .count = NAMED_COUNT};
+    enum k3_qfmt fmt;
+    if (k3_qfmt_find(word, strlen(word), &fmt))
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: '%s' is a format and no policy: write ROLE=%s, like attention=%s",
+                       word, word, word);
     for (size_t i = 0; i < NAMED_COUNT; i++)
         words.name[i] = named[i].name;
     return fail_word(word, strlen(word), &words, err);

@@ -97,6 +97,8 @@ static void test_bad_texts(void **state)
         {"experts=nvfp4,experts=bf16", "given twice"},
         {"nvfp4,experts=bf16,experts=mxfp8", "given twice"},
         {"nvfp4,fp8-attn", "no policy"},
+        {"fp8-tensor", "'fp8-tensor' is a format and no policy: write ROLE=fp8-tensor, like "},
+        {"mxfp4", "write ROLE=mxfp4"},
         {"nvfp4,fp8-attn,head=mxfp8", "not of the form"},
         {"nvfp4,", "no policy"},
         {"experts=mxfp4,experts=bf16", "given twice"},
