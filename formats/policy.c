@@ -81,6 +81,18 @@ static bool is_castable(enum k3_role role)
     return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
 }
 
+/* The family of a format: by letters alone another one may be nearer. */
+static const char *usual_of(const char *given, const struct words *words)
+{
+    static const char *const usual[][2] = {
+        {"fp8", "fp8-block"}, {"int4", "int4-g32"}, {"int8", "int8-g32"}};
+    for (size_t u = 0; u < sizeof usual / sizeof usual[0]; u++)
+        for (size_t i = 0; i < words->count && !strcmp(given, usual[u][0]); i++)
+            if (!strcmp(words->name[i], usual[u][1]))
+                return words->name[i];
+    return NULL;
+}
+
 /* A word that is none of them, which may have no NUL behind it. */
 static int fail_word(const char *word, size_t bytes, const struct words *words, struct k3_err *err)
 {
@@ -89,7 +101,9 @@ static int fail_word(const char *word, size_t bytes, const struct words *words, 
     snprintf(given, sizeof given, "%.*s", (int)bytes, word);
     for (char *c = given; *c; c++)
         *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
-    const char *near = k3_nearest(given, words->name, words->count);
+    const char *near = usual_of(given, words);
+    if (!near)
+        near = k3_nearest(given, words->name, words->count);
     if (near)
         snprintf(near_text, sizeof near_text, "did you mean '%s'? ", near);
     for (size_t i = 0; i < words->count; i++)
