@@ -301,6 +301,20 @@ static int copy_token(const char *file, const struct k3_json_token *token, char 
     return 0;
 }
 
+/* An entry of a file is refused as one of the option is, and by the name of the file. */
+static int add_entry_of(const char *file, struct k3_policy *policy, const char *name,
+                        const char *value, uint32_t *seen, struct k3_err *err)
+{
+    static const char option[] = "--quant: ";
+    struct k3_err why;
+    k3_err_init(&why);
+    int rc = add_entry(policy, name, strlen(name), value, seen, &why);
+    const bool is_named = !strncmp(why.text, option, sizeof option - 1);
+    return rc ? k3_fail_at(err, rc, file, -1, "%s: %s", file,
+                           why.text + (is_named ? sizeof option - 1 : 0))
+              : 0;
+}
+
 int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
                          struct k3_err *err)
 {
@@ -321,7 +335,7 @@ int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struc
         if (!rc)
             rc = copy_token(file, &token, value, err);
         if (!rc)
-            rc = add_entry(policy, name, strlen(name), value, &seen, err);
+            rc = add_entry_of(file, policy, name, value, &seen, err);
     }
     if (!rc)
         rc = k3_json_expect(json, K3_JSON_END, "the end", &token, err);
