@@ -81,6 +81,18 @@ static bool is_castable(enum k3_role role)
     return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
 }
 
+/* The family of a format: by letters alone another one may be nearer. */
+static const char *usual_of(const char *given, const struct words *words)
+{
+    static const char *const usual[][2] = {
+        {"fp8", "fp8-block"}, {"int4", "int4-g32"}, {"int8", "int8-g32"}};
+    for (size_t u = 0; u < sizeof usual / sizeof usual[0]; u++)
+        for (size_t i = 0; i < words->count && !strcmp(given, usual[u][0]); i++)
+            if (!strcmp(words->name[i], usual[u][1]))
+                return words->name[i];
+    return NULL;
+}
+
 /* A word that is none of them, which may have no NUL behind it. */
 static int fail_word(const char *word, size_t bytes, const struct words *words, struct k3_err *err)
 {
@@ -89,7 +101,9 @@ static int fail_word(const char *word, size_t bytes, const struct words *words, 
     snprintf(given, sizeof given, "%.*s", (int)bytes, word);
     for (char *c = given; *c; c++)
         *c = (char)(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);
-    const char *near = k3_nearest(given, words->name, words->count);
+    const char *near = usual_of(given, words);
+    if (!near)
+        near = k3_nearest(given, words->name, words->count);
     if (near)
         snprintf(near_text, sizeof near_text, "did you mean '%s'? ", near);
     for (size_t i = 0; i < words->count; i++)
@@ -123,6 +137,11 @@ static int fail_policy(const char *word, struct k3_err *err)
                           .many = "policies",
                           .more = ", ROLE=FORMAT[,...] or a JSON file",
                           .count = NAMED_COUNT};
+    enum k3_qfmt fmt;
+    if (k3_qfmt_find(word, strlen(word), &fmt))
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant: '%s' is a format and no policy: write ROLE=%s, like attention=%s",
+                       word, word, word);
     for (size_t i = 0; i < NAMED_COUNT; i++)
         words.name[i] = named[i].name;
     return fail_word(word, strlen(word), &words, err);
@@ -282,6 +301,20 @@ static int copy_token(const char *file, const struct k3_json_token *token, char 
     return 0;
 }
 
+/* An entry of a file is refused as one of the option is, and by the name of the file. */
+static int add_entry_of(const char *file, struct k3_policy *policy, const char *name,
+                        const char *value, uint32_t *seen, struct k3_err *err)
+{
+    static const char option[] = "--quant: ";
+    struct k3_err why;
+    k3_err_init(&why);
+    int rc = add_entry(policy, name, strlen(name), value, seen, &why);
+    const bool is_named = !strncmp(why.text, option, sizeof option - 1);
+    return rc ? k3_fail_at(err, rc, file, -1, "%s: %s", file,
+                           why.text + (is_named ? sizeof option - 1 : 0))
+              : 0;
+}
+
 int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struct k3_policy *policy,
                          struct k3_err *err)
 {
@@ -302,7 +335,7 @@ int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struc
         if (!rc)
             rc = copy_token(file, &token, value, err);
         if (!rc)
-            rc = add_entry(policy, name, strlen(name), value, &seen, err);
+            rc = add_entry_of(file, policy, name, value, &seen, err);
     }
     if (!rc)
         rc = k3_json_expect(json, K3_JSON_END, "the end", &token, err);

@@ -12,14 +12,17 @@
 #include <cmocka.h>
 
 #include "convert.h"
+#include "stop.h"
 #include "synth.h"
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char root[256], ckpt_path[300], set_path[300];
@@ -75,6 +78,7 @@ struct ask {
     uint32_t tp, dp, jobs;
     bool experts_ep;
     uint64_t memory_bytes;
+    bool force; /* over the set that is there */
 };
 
 static void ask_layout(const struct ask *ask, struct k3_layout *layout, struct k3_policy *policy)
@@ -104,8 +108,10 @@ static int convert(const struct ask *ask, struct k3_convert_report *report, stru
                                          .budget_bytes = UINT64_MAX,
                                          .memory_bytes = ask->memory_bytes,
                                          .jobs = ask->jobs,
+                                         .force = ask->force,
                                          .quiet = true};
-    remove_tree(set_path);
+    if (!ask->force)
+        remove_tree(set_path);
     k3_problems_init(&problems);
     k3_err_init(err);
     int rc = k3_convert(&options, report, &problems, err);
@@ -417,6 +423,51 @@ static void test_window(void **state)
     poke(EXPERT "w3.weight_scale", 3, was);
 }
 
+/* --force gives a finished set up only for one that can be made. */
+static void test_force_keeps(void **state)
+{
+    (void)state;
+    struct k3_convert_report report;
+    struct k3_err err;
+    struct ask ask = {.policy = "experts=mxfp8", .tp = 2};
+    uint8_t was = poke(EXPERT "w3.weight_scale", 3, 60);
+    no_error(convert(&ask, &report, &err), &err);
+    struct ask other = {.policy = "experts=fp8-block", .tp = 2, .force = true};
+    assert_int_equal(convert(&other, &report, &err), K3_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "--oow"));
+    assert_true(check_set(&ask) > 16); /* as it was */
+    poke(EXPERT "w3.weight_scale", 3, was);
+    no_error(convert(&other, &report, &err), &err);
+    assert_true(report.survey_bytes > 0);
+    assert_int_equal(report.resumed_count, 0);
+    assert_true(check_set(&other) > 16);
+}
+
+/* Stopped, what --force began is resumed by the command without it: with it, it would be lost. */
+static void test_force_stopped(void **state)
+{
+    (void)state;
+    for (int force = 0; force <= 1; force++) {
+        const struct ask ask = {.policy = "verbatim", .tp = 2, .force = force};
+        pid_t child = fork(); /* a stop is for good */
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct k3_convert_report report;
+            struct k3_err err;
+            k3_stop_install();
+            raise(SIGTERM);
+            int rc = convert(&ask, &report, &err);
+            _exit(rc != K3_ECANCELED                                                         ? 1
+                  : !strstr(err.text, " items are finished and kept: run the same command ") ? 2
+                  : (strstr(err.text, "without --force to resume") != NULL) != force         ? 3
+                                                                                             : 0);
+        }
+        int status = -1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
 /* A scale that is NaN, a weight that is not finite: named, nothing published. */
 static void test_not_finite(void **state)
 {
@@ -441,7 +492,8 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_window), cmocka_unit_test(test_not_finite)};
+        cmocka_unit_test(test_values),        cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_window),        cmocka_unit_test(test_force_keeps),
+        cmocka_unit_test(test_force_stopped), cmocka_unit_test(test_not_finite)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

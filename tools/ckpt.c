@@ -211,6 +211,32 @@ static int read_config(const char *text, size_t bytes, struct k3_config *config,
     return rc;
 }
 
+/* A layout of a model of other sizes would be judged on this one, and refused for what nobody asked
+ * for. */
+static int check_sizes_of_set(const char *path, const struct k3_config *config,
+                              const struct k3_set *set, struct k3_err *err)
+{
+    const struct k3_config *made = &set->plan->config;
+    const char *name = "text_config.num_hidden_layers";
+    uint64_t found = config->layer_count, wanted = made->layer_count;
+    if (config->model != made->model)
+        return k3_fail_at(err, K3_ECORRUPT, K3_CONFIG_NAME, -1,
+                          "%s: not the checkpoint of this set: its architecture is %s, the set was "
+                          "made of %s",
+                          path, config->model->architecture, made->model->architecture);
+    for (uint32_t i = 0; i < made->model->field_count && found == wanted; i++) {
+        name = made->model->fields[i].path;
+        found = config->value[made->model->fields[i].value];
+        wanted = made->value[made->model->fields[i].value];
+    }
+    if (found == wanted)
+        return 0;
+    return k3_fail_at(err, K3_ECORRUPT, K3_CONFIG_NAME, -1,
+                      "%s: not the checkpoint of this set: its config.json says %s %llu, that "
+                      "of the set said %llu",
+                      path, name, (unsigned long long)found, (unsigned long long)wanted);
+}
+
 /* Repository and revision as a set records them. */
 static int take_origin(struct k3_plan *plan, const struct k3_set *set, struct k3_err *err)
 {
@@ -372,6 +398,8 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
     rc = k3_file_load_linked(&ckpt->dir, K3_CONFIG_NAME, K3_CONFIG_BYTES_MAX, &text, &bytes, err);
     if (!rc)
         rc = read_config(text, bytes, &config, problems, err);
+    if (!rc && options->of_set)
+        rc = check_sizes_of_set(options->path, &config, options->of_set, err);
     if (!rc && options->layout) {
         layout = *options->layout;
     } else if (!rc) {

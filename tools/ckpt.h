@@ -34,7 +34,8 @@ struct k3_ckpt_options {
     const struct k3_layout *layout; /* unresolved; NULL: tp 1, for judging the checkpoint alone */
     const struct k3_policy *policy; /* NULL: verbatim */
     const char *revision;           /* NULL: from the path of a Hugging Face snapshot, else "" */
-    const struct k3_set *of_set;    /* repository and revision are this set's; NULL: see above */
+    const struct k3_set *of_set;    /* it must have this set's sizes (K3_ECORRUPT), repository and
+                                       revision are this set's; NULL: see above */
     const struct k3_ranks *ranks;   /* NULL: all of the layout */
 };
 

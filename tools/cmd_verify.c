@@ -143,9 +143,12 @@ static void print_report(const struct k3_verify *verify)
     if (verify->problems.count > verify->problems.kept_count)
         printf("problem   and %s more\n",
                k3_count_text(verify->problems.count - verify->problems.kept_count).s);
-    if (verify->problems.count) {
+    if (verify->is_unfinished)
+        printf("verdict   unfinished: there is no set yet to verify\n");
+    else if (verify->problems.count)
         printf("verdict   BAD: %s problem%s\n", k3_count_text(verify->problems.count).s,
                verify->problems.count == 1 ? "" : "s");
+    if (verify->problems.count) {
         printf("next      %s\n", text_of(&verify->next));
         return;
     }
@@ -178,7 +181,9 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
         rc = print_json(&verify, err);
     else if (!rc)
         print_report(&verify);
-    if (!rc && verify.problems.count)
+    if (!rc && verify.is_unfinished && verify.problems.kept_count)
+        rc = k3_fail(err, K3_ECORRUPT, "%s", verify.problems.text[0]);
+    else if (!rc && verify.problems.count)
         rc = k3_fail(err, K3_ECORRUPT, "%llu problem%s found: %s",
                      (unsigned long long)verify.problems.count,
                      verify.problems.count == 1 ? "" : "s",

@@ -4,7 +4,7 @@
  * Errors: all of its steps; K3_EUNSUPPORTED for a directory that holds something else or has no
  * room, K3_ECANCELED.
  * Invariant: nothing is written before checkpoint, layout, budget, directory and free space were
- * judged. */
+ * judged; --force removes nothing before all of that but the space, and the survey, was. */
 #include "convert.h"
 
 #include "advice.h"
@@ -119,11 +119,15 @@ static int check_idle(const struct k3_convert_options *options, const struct k3_
 
 static void say_removal(const struct k3_job *job, const struct k3_job_removal *removal)
 {
-    if (removal->part_count == 0)
+    if (removal->part_count == 0 && removal->item_count == 0)
         return;
-    fprintf(stderr, "notice: --force removes what is in %s%s: %u part%s", job->outs[0].path,
-            job->dir_count > 1 ? " and the other --out directories" : "", removal->part_count,
-            removal->part_count == 1 ? "" : "s");
+    fprintf(stderr, "notice: --force removes what is in %s%s: ", job->outs[0].path,
+            job->dir_count > 1 ? " and the other --out directories" : "");
+    if (removal->item_count)
+        fprintf(stderr, "an unfinished conversion with %u finished item%s%s", removal->item_count,
+                removal->item_count == 1 ? "" : "s", removal->part_count ? ", " : "");
+    if (removal->part_count)
+        fprintf(stderr, "%u part%s", removal->part_count, removal->part_count == 1 ? "" : "s");
     if (removal->unlisted_count)
         fprintf(stderr, "; its manifest does not list %u file%s (%s is the first)",
                 removal->unlisted_count, removal->unlisted_count == 1 ? "" : "s",
@@ -131,10 +135,87 @@ static void say_removal(const struct k3_job *job, const struct k3_job_removal *r
     fputc('\n', stderr);
 }
 
-/* Settle what the directories hold: was_finished when there is nothing to do. */
-static int settle(const struct k3_convert_options *options, struct k3_job *job,
-                  const struct k3_ckpt *ckpt, struct k3_convert_report *report, struct k3_err *err)
+/* Items of this run, finished or not. */
+static int list_wanted(struct k3_convert *convert, const struct k3_convert_options *options,
+                       struct k3_err *err)
 {
+    const uint32_t count = convert->ckpt->plan->item_count;
+    if (!convert->items)
+        convert->items = calloc(count, sizeof *convert->items);
+    if (!convert->items)
+        return k3_fail(err, K3_ENOMEM, "no memory for %u items", count);
+    convert->item_count = 0;
+    for (uint32_t item = 0; item < count; item++)
+        if ((!options->workers || item % options->workers == options->worker) &&
+            k3_ckpt_needs_item(convert->ckpt, item))
+            convert->items[convert->item_count++] = item;
+    return 0;
+}
+
+/* Which folder a file lies in that a worker failed on: one of several --out, or the checkpoint. */
+static int fail_in_folder(const struct k3_convert *convert, int rc, struct k3_err *err)
+{
+    uint32_t rank, part;
+    if (rc && k3_part_name_decode(err->file, &rank, &part))
+        return k3_fail_in(&convert->job->outs[k3_job_dir_of(convert->job, rank, part)], rc, err);
+    return k3_fail_in(
+        strcmp(err->file, K3_HEADERS_NAME) ? &convert->ckpt->dir : &convert->job->outs[0], rc, err);
+}
+
+static int survey_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
+{
+    struct k3_convert *convert = context;
+    (void)worker;
+    return fail_in_folder(convert, k3_survey_item(&convert->survey, convert->items[task], err),
+                          err);
+}
+
+/* Whole matrices are looked at before the first byte is written, and of --force before the first is
+ * removed. */
+static int survey(struct k3_convert *convert, const struct k3_convert_options *options,
+                  struct k3_err *err)
+{
+    struct k3_workers_options work = {.worker_count = options->jobs ? options->jobs
+                                                                    : k3_cpu_count(),
+                                      .task_count = convert->item_count,
+                                      .task = survey_task,
+                                      .context = convert,
+                                      .stop = k3_stop_requested};
+    if (convert->survey.globals || !k3_survey_is_needed(convert->ckpt->plan))
+        return 0;
+    int rc = k3_survey_open(convert->ckpt, &convert->survey, err);
+    return rc ? rc : k3_workers_run(&work, err);
+}
+
+/* Of --force: nothing that is there goes before the survey has found that it can be replaced. */
+static int replace(struct k3_convert *convert, const struct k3_convert_options *options,
+                   struct k3_convert_report *report, struct k3_err *err)
+{
+    const struct k3_plan *plan = convert->ckpt->plan;
+    struct k3_job *job = convert->job;
+    struct k3_job_removal removal;
+    int rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
+    if (!rc)
+        rc = k3_job_survey_removal(job, &removal, err);
+    if (!rc)
+        rc = list_wanted(convert, options, err);
+    if (!rc)
+        rc = survey(convert, options, err);
+    if (rc)
+        return rc;
+    k3_job_find_strays(job, &report->strays);
+    if (!options->quiet) /* hours before the report, and after a failure too */
+        say_removal(job, &removal);
+    rc = k3_job_clear_partial(job, err); /* before the set: it refuses where another run is */
+    return rc ? rc : k3_job_clear_set(job, err);
+}
+
+/* Settle what the directories hold: was_finished when there is nothing to do. */
+static int settle(struct k3_convert *convert, const struct k3_convert_options *options,
+                  struct k3_convert_report *report, struct k3_err *err)
+{
+    struct k3_job *job = convert->job;
+    const struct k3_ckpt *ckpt = convert->ckpt;
     const struct k3_plan *plan = ckpt->plan;
     enum k3_job_state state;
     char found[K3_JOB_FOUND_BYTES];
@@ -159,18 +240,8 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
                        "%s holds %s: repeat the command that made it, give another --out, or "
                        "replace it with --force",
                        job->outs[0].path, found);
-    if (options->force) {
-        struct k3_job_removal removal;
-        rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
-        if (!rc)
-            rc = k3_job_survey_removal(job, &removal, err);
-        k3_job_find_strays(job, &report->strays);
-        if (!rc && !options->quiet) /* hours before the report, and after a failure too */
-            say_removal(job, &removal);
-        if (!rc) /* before the set: it refuses where another conversion runs */
-            rc = k3_job_clear_partial(job, err);
-        return rc ? rc : k3_job_clear_set(job, err);
-    }
+    if (options->force)
+        return replace(convert, options, report, err);
     rc = k3_job_check_foreign(job, &plan->config, &plan->layout,
                               state == K3_JOB_NEW ? K3_FOREIGN_NEW : K3_FOREIGN_RESUME, err);
     if (!rc && state == K3_JOB_NEW)
@@ -183,28 +254,23 @@ static int settle(const struct k3_convert_options *options, struct k3_job *job,
 static int list_items(struct k3_convert *convert, const struct k3_convert_options *options,
                       struct k3_convert_report *report, struct k3_err *err)
 {
-    const struct k3_plan *plan = convert->ckpt->plan;
-    convert->items = calloc(plan->item_count, sizeof *convert->items);
-    if (!convert->items)
-        return k3_fail(err, K3_ENOMEM, "no memory for %u items", plan->item_count);
-    for (uint32_t item = 0; item < plan->item_count; item++) {
+    int rc = list_wanted(convert, options, err);
+    const uint32_t wanted_count = convert->item_count;
+    convert->item_count = 0;
+    for (uint32_t i = 0; i < wanted_count && !rc; i++) {
+        const uint32_t item = convert->items[i];
         struct k3_record record;
         bool found;
-        if ((options->workers && item % options->workers != options->worker) ||
-            !k3_ckpt_needs_item(convert->ckpt, item))
-            continue;
-        int rc = k3_job_done(convert->job, plan, item, &record, &found, err);
-        if (rc)
-            return rc;
-        if (found) {
+        rc = k3_job_done(convert->job, convert->ckpt->plan, item, &record, &found, err);
+        if (!rc && found) {
             report->resumed_count++;
             k3_record_fini(&record);
-        } else {
+        } else if (!rc) {
             convert->items[convert->item_count++] = item;
         }
     }
     report->done_count = convert->item_count;
-    return 0;
+    return rc;
 }
 
 /* Staged files that no record names are left-overs of attempts that were killed. */
@@ -403,16 +469,6 @@ static void close_workers(struct k3_convert *convert)
     free(convert->items);
 }
 
-/* Which folder a file lies in that a worker failed on: one of several --out, or the checkpoint. */
-static int fail_in_folder(const struct k3_convert *convert, int rc, struct k3_err *err)
-{
-    uint32_t rank, part;
-    if (rc && k3_part_name_decode(err->file, &rank, &part))
-        return k3_fail_in(&convert->job->outs[k3_job_dir_of(convert->job, rank, part)], rc, err);
-    return k3_fail_in(
-        strcmp(err->file, K3_HEADERS_NAME) ? &convert->ckpt->dir : &convert->job->outs[0], rc, err);
-}
-
 static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
 {
     struct k3_convert *convert = context;
@@ -420,30 +476,6 @@ static int run_task(void *context, uint32_t worker, uint64_t task, struct k3_err
     if (!rc)
         atomic_fetch_add(&convert->finished_count, 1);
     return fail_in_folder(convert, rc, err);
-}
-
-static int survey_task(void *context, uint32_t worker, uint64_t task, struct k3_err *err)
-{
-    struct k3_convert *convert = context;
-    (void)worker;
-    return fail_in_folder(convert, k3_survey_item(&convert->survey, convert->items[task], err),
-                          err);
-}
-
-/* Whole matrices are looked at before the first byte is written. */
-static int survey(struct k3_convert *convert, const struct k3_convert_options *options,
-                  struct k3_err *err)
-{
-    struct k3_workers_options work = {.worker_count = options->jobs ? options->jobs
-                                                                    : k3_cpu_count(),
-                                      .task_count = convert->item_count,
-                                      .task = survey_task,
-                                      .context = convert,
-                                      .stop = k3_stop_requested};
-    if (!k3_survey_is_needed(convert->ckpt->plan))
-        return 0;
-    int rc = k3_survey_open(convert->ckpt, &convert->survey, err);
-    return rc ? rc : k3_workers_run(&work, err);
 }
 
 static int run_items(struct k3_convert *convert, const struct k3_convert_options *options,
@@ -478,9 +510,10 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     if (rc == K3_ECANCELED)
         return k3_fail(err, rc,
                        "stopped on request; %u of %u items are finished and kept: run the same "
-                       "command again to resume",
+                       "command %s to resume",
                        report->resumed_count + atomic_load(&convert->finished_count),
-                       report->resumed_count + convert->item_count);
+                       report->resumed_count + convert->item_count,
+                       options->force ? "without --force" : "again");
     if (rc)
         *err = inner;
     return rc;
@@ -569,18 +602,18 @@ int k3_convert(const struct k3_convert_options *options, struct k3_convert_repor
         rc = k3_cast_gpu_open(options->gpu, &convert.gpu, err);
     if (!rc)
         rc = k3_job_open(options->outs, options->out_count, true, &job, err);
+    convert.ckpt = ckpt;
+    convert.job = &job;
     if (!rc)
         job.ranks = ckpt->ranks;
     if (!rc)
-        rc = settle(options, &job, ckpt, report, err);
+        rc = settle(&convert, options, report, err);
     if (!rc)
         fill_report(ckpt, options, report);
     const char *newer = !rc && report->was_finished ? k3_job_newer_source(&job, ckpt) : NULL;
     if (newer)
         snprintf(report->newer_source, sizeof report->newer_source, "%s", newer);
     if (!rc && !report->was_finished) {
-        convert.ckpt = ckpt;
-        convert.job = &job;
         k3_read_route_init(&convert.route);
         rc = run_job(&convert, options, report, err);
         report->fallbacks = k3_read_route_fini(&convert.route);

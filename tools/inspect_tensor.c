@@ -284,13 +284,45 @@ static int search_dir(struct search *search, const char *path, struct k3_err *er
     return rc;
 }
 
+/* One directory or file, and what its set says of how the tensor was cast. */
+static int search_path(struct search *search, const char *path, bool is_dir, struct k3_doc *root,
+                       struct k3_err *err)
+{
+    struct k3_dir dir = {.fd = -1};
+    const char *last;
+    int rc;
+    if (is_dir) {
+        rc = search_dir(search, path, err);
+        return rc || !search->found_count ? rc : k3_inspect_cast(path, &search->first, root, err);
+    }
+    rc = k3_verify_open_parent(path, &dir, &last, err);
+    if (!rc)
+        rc = search_file(search, &dir, last, err);
+    if (!rc && search->found_count)
+        rc = k3_inspect_cast(dir.path, &search->first, root, err);
+    k3_dir_close(&dir);
+    return rc;
+}
+
+/* A cast to or from a packed format gives a matrix another name: the source, reports and engines
+ * know it by either.  False for other names. */
+static bool name_renamed(const char *name, char *renamed, size_t bytes)
+{
+    const char *dot = strrchr(name, '.');
+    const bool is_packed = dot && !strcmp(dot, ".weight_packed");
+    if (!dot || (!is_packed && strcmp(dot, ".weight") != 0))
+        return false;
+    int n = snprintf(renamed, bytes, "%.*s.weight%s", (int)(dot - name), name,
+                     is_packed ? "" : "_packed");
+    return n > 0 && (size_t)n < bytes;
+}
+
 int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_doc *root,
                       struct k3_err *err)
 {
     struct search search = {.wanted = name, .stats = stats};
-    struct k3_dir dir = {.fd = -1};
+    char renamed[K3_ST_NAME_BYTES_MAX + 16];
     struct stat stat_;
-    const char *last;
     if (stat(path, &stat_))
         return k3_fail_path(err, errno, path, "be found");
     if (!k3_doc_add_string(root, "tensor", name))
@@ -298,18 +330,12 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     search.places = k3_doc_add_array(root, "places");
     if (!search.places)
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
-    int rc;
-    if (S_ISDIR(stat_.st_mode)) {
-        rc = search_dir(&search, path, err);
-        if (!rc && search.found_count)
-            rc = k3_inspect_cast(path, &search.first, root, err);
-    } else {
-        rc = k3_verify_open_parent(path, &dir, &last, err);
-        if (!rc)
-            rc = search_file(&search, &dir, last, err);
-        if (!rc && search.found_count)
-            rc = k3_inspect_cast(dir.path, &search.first, root, err);
-        k3_dir_close(&dir);
+    int rc = search_path(&search, path, S_ISDIR(stat_.st_mode), root, err);
+    if (!rc && !search.found_count && name_renamed(name, renamed, sizeof renamed)) {
+        search.wanted = renamed;
+        rc = search_path(&search, path, S_ISDIR(stat_.st_mode), root, err);
+        if (!rc && search.found_count && !k3_doc_add_string(root, "stored_as", renamed))
+            rc = k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     }
     if (!rc && !search.found_count)
         rc = k3_fail(err, K3_EUSAGE, "%s: no tensor or view is named %s", path, name);

@@ -101,11 +101,11 @@ struct k3_job_strays {
 };
 void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
 
-/* What --force would remove: part files, and those (units files too) that the manifest does not
- * list.  Fails: K3_EUNSUPPORTED naming a file of such a name that is not of a shard set; K3_EIO,
- * K3_ENOMEM. */
+/* What --force would remove: part files, those (units files too) that the manifest does not list,
+ * and finished items of an unfinished conversion.  Fails: K3_EUNSUPPORTED naming a file of such a
+ * name that is not of a shard set; K3_EIO, K3_ENOMEM. */
 struct k3_job_removal {
-    uint32_t part_count, unlisted_count;
+    uint32_t part_count, unlisted_count, item_count;
     char unlisted[K3_NAME_BYTES_MAX + 1]; /* the first of them */
 };
 int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, struct k3_err *err);

@@ -123,6 +123,25 @@ static int survey_dir(const struct k3_job *job, uint32_t dir, const struct k3_ma
     return rc;
 }
 
+/* By their records alone: nothing of them is kept, so nothing is read. */
+static int count_items(const struct k3_job *job, uint32_t *item_count, struct k3_err *err)
+{
+    struct k3_dir partial;
+    char **names = NULL;
+    uint32_t count = 0;
+    if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
+        return 0;
+    int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
+    if (rc)
+        return rc;
+    rc = k3_dir_list(&partial, &names, &count, err);
+    for (uint32_t n = 0; n < count; n++)
+        *item_count += names[n][0] != '.' && k3_name_ends(names[n], ".record");
+    k3_names_free(names, count);
+    k3_dir_close(&partial);
+    return rc;
+}
+
 int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, struct k3_err *err)
 {
     struct k3_manifest manifest;
@@ -133,7 +152,7 @@ int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, st
         rc = survey_dir(job, d, readable ? &manifest : NULL, removal, err);
     if (readable)
         k3_manifest_fini(&manifest);
-    return rc;
+    return rc ? rc : count_items(job, &removal->item_count, err);
 }
 
 /* ---- the removal ---- */

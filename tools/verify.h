@@ -34,6 +34,7 @@ struct k3_verify {
     struct k3_bad_unit *bad;
     uint64_t bad_count; /* all that were found */
     uint32_t bad_kept, bad_cap;
+    bool is_unfinished;      /* no set yet: there is a conversion to go on with, and nothing bad */
     struct k3_text subject;  /* "set DIR: ..." */
     struct k3_text unproved; /* what a good verdict leaves open, joined by "; "; empty: nothing */
     struct k3_text next;     /* the next step where there are problems, joined by "; " */

@@ -9,6 +9,7 @@
 #include "verify.h"
 
 #include "advice.h"
+#include "ckpt.h"
 #include "mem.h"
 #include "set_casts.h"
 #include "sha256.h"
@@ -452,6 +453,50 @@ static void say_next_unopened(struct k3_verify *verify)
         "restore " K3_MANIFEST_NAME " from a copy, or convert again into an empty folder");
 }
 
+/* Of directories without a manifest: is one of them in the middle of a conversion?  By the records
+ * in it: how many items there will be, the checkpoint knows. */
+static bool find_unfinished(const char *const *paths, uint32_t count, uint32_t *item_count)
+{
+    bool is_unfinished = false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct k3_dir dir, partial;
+        char **names = NULL;
+        uint32_t name_count = 0;
+        if (k3_dir_open(paths[i], false, &dir, NULL))
+            continue;
+        bool is_set = k3_file_exists(&dir, K3_MANIFEST_NAME);
+        bool is_partial = k3_file_exists(&dir, K3_PARTIAL_NAME) &&
+                          !k3_dir_open_at(&dir, K3_PARTIAL_NAME, false, &partial, NULL);
+        k3_dir_close(&dir);
+        if (is_partial && !k3_dir_list(&partial, &names, &name_count, NULL))
+            for (uint32_t n = 0; n < name_count; n++)
+                *item_count += names[n][0] != '.' && k3_name_ends(names[n], ".record");
+        if (is_partial)
+            k3_dir_close(&partial);
+        k3_names_free(names, name_count);
+        if (is_set)
+            return false;
+        is_unfinished = is_unfinished || is_partial;
+    }
+    return is_unfinished;
+}
+
+/* Directories that could not be opened as a set. */
+static void describe_unopened(struct k3_verify *verify, const char *const *paths, uint32_t count)
+{
+    uint32_t item_count = 0;
+    verify->is_unfinished = find_unfinished(paths, count, &item_count);
+    if (!verify->is_unfinished) {
+        k3_text_putf(&verify->subject, "shard set %s", paths[0]);
+        say_next_unopened(verify);
+        return;
+    }
+    k3_text_putf(&verify->subject, "unfinished conversion %s: %u item%s of it %s finished",
+                 paths[0], item_count, item_count == 1 ? "" : "s", item_count == 1 ? "is" : "are");
+    k3_verify_say(&verify->next, "run the same convert command again, or, where all of its workers "
+                                 "are done, k3-shard seal with its --out directories");
+}
+
 int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t count,
                   struct k3_err *err)
 {
@@ -467,8 +512,7 @@ int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t c
     }
     int rc = k3_set_open(paths, count, &set, &inner);
     if (rc) {
-        k3_text_putf(&verify->subject, "shard set %s", paths[0]);
-        say_next_unopened(verify);
+        describe_unopened(verify, paths, count);
         return k3_verify_judge(&verify->problems, rc, &inner, err);
     }
     describe(verify, set);

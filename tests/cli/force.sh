@@ -32,3 +32,6 @@ rm set/k3-shards.json
 run convert ckpt --out set --tp 2
 run convert ckpt --out set --tp 2 --force
 run verify set --against ckpt --quiet
+# an unfinished conversion is said too, with the items that are lost
+"$K3" convert ckpt --out begun --tp 2 --worker 0 --workers 3 --quiet >/dev/null
+run convert ckpt --out begun --tp 2 --force

@@ -23,6 +23,10 @@ run ckpt --stats --json
     sed -e 's/ in [0-9.]* s$/ in TIME/'
 run cast --tensor language_model.model.layers.1.block_sparse_moe.experts.3.w1.weight_packed --stats
 run cast --tensor layers.2.attn.qkvgfab --stats
+# by the name that the source or the report has, where the cast gave it another
+run cast --tensor language_model.model.layers.0.self_attn.o_proj.weight_packed
+run cast --tensor language_model.model.layers.1.block_sparse_moe.shared_experts.up_proj.weight
+run cast --tensor language_model.model.layers.1.nothing.weight
 "$K3" inspect cast/model-rank-0-part-2.safetensors --stats | sed -n '/ in [0-9,]* tensors\{0,1\}$/,$p'
 run set --digest
 mkdir loose

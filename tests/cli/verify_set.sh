@@ -30,3 +30,12 @@ run set
 "$K3" synth other --preset tiny --seed 9 --quiet >/dev/null
 "$K3" convert other --out sound --tp 2 --quiet 2>/dev/null >/dev/null
 "$K3" verify sound --against ckpt --quiet 2>/dev/null | tail -n 1
+# One of other sizes: said, not refused for a layout that was not asked for.
+"$K3" synth short --preset tiny --layers 3 --quiet >/dev/null
+"$K3" synth few --preset tiny --experts 32 --quiet >/dev/null
+run sound --against short
+run sound --against few
+# Not a set yet, and not bad.
+"$K3" convert ckpt --out begun --tp 2 --worker 0 --workers 3 --quiet >/dev/null
+run begun
+run begun sound
