@@ -317,11 +317,14 @@ static int check_in_layer(const struct k3_policy *policy, const struct k3_config
     }
     at->kind = K3_MISFIT_OTHER;
     if (policy->is_modelopt &&
-        (fmt == K3_Q_INT4_G32 || fmt == K3_Q_INT4_G128 || fmt == K3_Q_INT8_G32))
+        (fmt == K3_Q_INT4_G32 || fmt == K3_Q_INT4_G128 || fmt == K3_Q_INT8_G32)) {
+        char module[K3_POLICY_PATTERN_BYTES];
+        k3_rule_module(rule, at->layer, module, sizeof module);
         return k3_fail(err, K3_EUNSUPPORTED,
-                       "--config modelopt: ModelOpt's configuration has no word for %s; leave "
-                       "--config away",
-                       k3_qfmt_name(fmt));
+                       "config modelopt: ModelOpt's configuration has no word for %s, which %s is "
+                       "to have; leave --config modelopt (in --quant: config=modelopt) away",
+                       k3_qfmt_name(fmt), module);
+    }
     if (fmt == K3_Q_VERBATIM)
         return 0;
     if (k3_quant_route(k3_rule_source_fmt(rule), fmt) == K3_QROUTE_NONE) {

@@ -441,12 +441,20 @@ static int check_units(const struct k3_set *set, const struct k3_manifest_rank *
     uint64_t count = 0;
     for (uint32_t i = 0; i < rank->part_count; i++)
         count += rank->parts[i].bytes / K3_UNIT_BYTES;
+    if (memcmp(units.plan_digest, set->manifest.plan_digest, K3_DIGEST_BYTES) != 0) {
+        char wanted[K3_HEX_BYTES], found[K3_HEX_BYTES];
+        k3_hex_encode(set->manifest.plan_digest, K3_DIGEST_BYTES, wanted);
+        k3_hex_encode(units.plan_digest, K3_DIGEST_BYTES, found);
+        return k3_fail_at(err, K3_ECORRUPT, name, 0,
+                          "%s: is of plan %s, the manifest is of plan %s: restore the file, or "
+                          "convert again",
+                          name, found, wanted);
+    }
     if (units.rank != rank->rank || units.part_count != rank->part_count ||
-        units.digest_count != count ||
-        memcmp(units.plan_digest, set->manifest.plan_digest, K3_DIGEST_BYTES) != 0)
+        units.digest_count != count)
         return k3_fail_at(err, K3_ECORRUPT, name, 0,
                           "%s: its header (rank %u, %u parts, %llu digests) is not that of rank %u "
-                          "(%u parts, %llu digests) of this plan",
+                          "(%u parts, %llu digests)",
                           name, units.rank, units.part_count,
                           (unsigned long long)units.digest_count, rank->rank, rank->part_count,
                           (unsigned long long)count);

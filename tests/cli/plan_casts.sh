@@ -25,6 +25,7 @@ tool plan ckpt --tp 2 --quant experts=mxfp4 --config modelopt
 tool convert ckpt --tp 2 --out d --quant experts=mxfp4 --device cuda:0
 tool convert ckpt --tp 2 --out d --quant vision=fp8-block --vision drop
 test -e d && echo "d was made"
+tool plan ckpt --tp 2 --quant 'head=int4-g32,config=modelopt' --quiet
 # a refused policy: what is offered works
 tool convert ckpt --tp 2 --out mended --quant mxfp8 --quiet
 offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s/.*--quant '//; s/'.*//")
