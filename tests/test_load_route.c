@@ -122,6 +122,9 @@ static bool parts_in_cache(bool wanted)
     return hot_count == count;
 }
 
+/* The samples of a load judge by time, which a busy machine can mislead. */
+#define ATTEMPT_COUNT 5
+
 /* Parts in memory come through the page cache, others past it, and the report says which. */
 static void test_by_cache(void **state)
 {
@@ -131,12 +134,18 @@ static void test_by_cache(void **state)
     struct k3_load_options options = options_for(&one);
     struct k3_load_report report;
     for (int wanted = 1; wanted >= 0; wanted--) {
-        if (parts_in_cache(wanted) != wanted)
-            skip(); /* a file system without such reads, or one that is memory */
-        assert_int_equal(k3_load_open(&options, &load, &err), 0);
-        k3_load_get_report(load, &report);
-        bool is_refused = strstr(report.fallbacks, refused) != NULL;
-        assert_int_equal(report.direct, !wanted && !is_refused);
+        bool is_refused = false, is_right = false;
+        for (int i = 0; i < ATTEMPT_COUNT && !is_right; i++) {
+            k3_load_close(load);
+            load = NULL;
+            if (parts_in_cache(wanted) != wanted)
+                skip(); /* a file system without such reads, or one that is memory */
+            assert_int_equal(k3_load_open(&options, &load, &err), 0);
+            k3_load_get_report(load, &report);
+            is_refused = strstr(report.fallbacks, refused) != NULL;
+            is_right = report.direct == (!wanted && !is_refused);
+        }
+        assert_true(is_right);
         assert_true(is_refused || !strstr(report.fallbacks, hot) == !wanted);
         assert_int_equal(k3_load_run(load, &err), 0);
         check_images(&one);
