@@ -9,7 +9,8 @@
 #define MX_READS     8 /* of one thread, all begun before the first is needed */
 #define MX_PASS      (MX_BLOCK * MX_READS)
 #define MX_WORDS     4 /* of eight codes, in a group */
-#define TILE_WORDS   (STRIPE / EIGHT)
+#define TILE_GROUPS  (STRIPE / 32)   /* in a row of a block */
+#define TILE_READS   (STRIPE * TILE_GROUPS / MX_BLOCK)
 #define E8M0_NAN     0xffu
 #define BF16_MAX     252 /* as in cast_mxfp4.c, also below */
 #define BF16_MOST    0x7f7fu
@@ -52,11 +53,13 @@ INLINE void end_mx(const struct k3_cast_ask *ask, struct mx_shared *shared)
     end_result(ask, &shared->result);
 }
 
-/* Four bytes, each the one of eight (low: 0 to 3) that a nibble names; its bit 3 does not count. */
+/* Four bytes, each the one of eight (low: 0 to 3) that a nibble names; bits 3 are 0. */
 INLINE u32 pick(u32 low, u32 high, u32 nibbles)
 {
 #ifdef __CUDA_ARCH__
-    return __byte_perm(low, high, nibbles & 0x7777);
+    u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(nibbles));
+    return bytes;
 #else
     u64 table = (u64)high << 32 | low;
     u32 bytes = 0;
@@ -67,20 +70,36 @@ INLINE u32 pick(u32 low, u32 high, u32 nibbles)
 #endif
 }
 
-/* Bit 3 of each of four nibbles as the highest bit of a byte. */
-INLINE u32 signs(u32 nibbles)
+#define PLAIN_CODES 0x77777777u
+#define BYTE_SIGNS  0x80808080u
+
+/* Eight codes' signs, each the highest bit of a byte; the other bits are noise. */
+INLINE uint2 sign_bytes(u32 codes)
 {
-    return (nibbles & 0x8) << 4 | (nibbles & 0x80) << 8 | (nibbles & 0x800) << 12 |
-           (nibbles & 0x8000) << 16;
+    uint2 bytes;
+    bytes.x = bytes_of(codes << 4, codes, 0x5140);
+    bytes.y = bytes_of(codes << 4, codes, 0x7362);
+    return bytes;
 }
 
-/* Sum of the squares of four bytes. */
-INLINE u32 squares(u32 bytes)
+/* Bytes of nothing but their highest bit. */
+INLINE u32 spread_signs(u32 bytes)
 {
 #ifdef __CUDA_ARCH__
-    return __dp4a(bytes, bytes, 0u);
+    u32 all;
+    asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(all) : "r"(bytes));
+    return all;
 #else
-    u32 sum = 0;
+    return (bytes >> 7 & 0x01010101u) * 0xff;
+#endif
+}
+
+/* The squares of four bytes, added to `sum`. */
+INLINE u32 add_squares(u32 sum, u32 bytes)
+{
+#ifdef __CUDA_ARCH__
+    return __dp4a(bytes, bytes, sum);
+#else
 #pragma unroll
     for (int i = 0; i < 4; i++)
         sum += (bytes >> (8 * i) & 0xff) * (bytes >> (8 * i) & 0xff);
@@ -96,17 +115,23 @@ INLINE u32 squares(u32 bytes)
 #define E4M3_LOW   0x3c383000u
 #define E4M3_HIGH  0x4c484440u
 
-/* Sum of (2 * value)^2 of eight codes. */
-INLINE u32 word_squares(u32 codes)
+/* Sums of (2 * value)^2 of eight codes, added to `sum`. */
+INLINE u32 add_word(u32 sum, u32 codes)
 {
-    return squares(pick(TWICE_LOW, TWICE_HIGH, codes)) +
-           squares(pick(TWICE_LOW, TWICE_HIGH, codes >> 16));
+    const u32 plain = codes & PLAIN_CODES;
+    return add_squares(add_squares(sum, pick(TWICE_LOW, TWICE_HIGH, plain)),
+                       pick(TWICE_LOW, TWICE_HIGH, plain >> 16));
+}
+
+INLINE u32 add_words(uint4 codes)
+{
+    return add_word(add_word(add_word(add_word(0, codes.x), codes.y), codes.z), codes.w);
 }
 
 /* Of a whole group: the same in its four threads. */
 INLINE u32 group_squares(u32 codes)
 {
-    u32 sum = word_squares(codes);
+    u32 sum = add_word(0, codes);
     sum += EXCHANGE(sum, 1);
     return sum + EXCHANGE(sum, 2);
 }
@@ -114,16 +139,24 @@ INLINE u32 group_squares(u32 codes)
 /* Eight codes as bytes of a table of magnitudes, with the sign in front. */
 INLINE uint2 signed_bytes(u32 low, u32 high, u32 codes)
 {
-    uint2 bytes;
-    bytes.x = pick(low, high, codes) | signs(codes);
-    bytes.y = pick(low, high, codes >> 16) | signs(codes >> 16);
+    const u32 plain = codes & PLAIN_CODES;
+    uint2 bytes = sign_bytes(codes);
+    bytes.x = pick(low, high, plain) | (bytes.x & BYTE_SIGNS);
+    bytes.y = pick(low, high, plain >> 16) | (bytes.y & BYTE_SIGNS);
     return bytes;
 }
 
-INLINE u32 int8_bytes(u32 codes)
+/* Eight codes as twice their values, in bytes. */
+INLINE uint2 int8_bytes(u32 codes)
 {
-    u32 less = (signs(codes) >> 7) * 0xff;
-    return (pick(TWICE_LOW, TWICE_HIGH, codes) & ~less) | (pick(LESS_LOW, LESS_HIGH, codes) & less);
+    const u32 plain = codes & PLAIN_CODES, rest = plain >> 16;
+    uint2 bytes = sign_bytes(codes);
+    const u32 less_x = spread_signs(bytes.x), less_y = spread_signs(bytes.y);
+    bytes.x = (pick(TWICE_LOW, TWICE_HIGH, plain) & ~less_x) |
+              (pick(LESS_LOW, LESS_HIGH, plain) & less_x);
+    bytes.y = (pick(TWICE_LOW, TWICE_HIGH, rest) & ~less_y) |
+              (pick(LESS_LOW, LESS_HIGH, rest) & less_y);
+    return bytes;
 }
 
 /* One of eight codes, four bytes of them at `word`. */
@@ -258,10 +291,7 @@ INLINE void to_mxfp8(const struct k3_cast_ask *ask, const struct mx_word *w)
 
 INLINE void to_int8(const struct k3_cast_ask *ask, const struct mx_word *w)
 {
-    uint2 bytes;
-    bytes.x = int8_bytes(w->codes);
-    bytes.y = int8_bytes(w->codes >> 16);
-    ((uint2 *)ask->weight)[w->word] = bytes;
+    ((uint2 *)ask->weight)[w->word] = int8_bytes(w->codes);
     if (w->is_first) /* 2^(byte - 128) */
         ((u16 *)ask->scale)[w->word / MX_WORDS] =
             (u16)(w->scale > 1 ? (w->scale - 1) << 7 : 0x20u << w->scale);
@@ -327,8 +357,7 @@ INLINE void mx_nvfp4(const struct k3_cast_ask *ask, struct mx_shared *shared)
             const u64 g = first + (u32)k * MX_BLOCK + threadIdx.x;
             uint4 out = codes[k];
             struct mx_word w = {g * MX_WORDS, 0, scale[k], 0, 1};
-            w.sum = word_squares(out.x) + word_squares(out.y) + word_squares(out.z) +
-                    word_squares(out.w);
+            w.sum = add_words(out);
             if (g >= groups)
                 continue;
             count_group(shared, &w, &counts);
@@ -408,41 +437,51 @@ INLINE void make_shifts(struct mx_shared *shared)
             (u8)e4m3_code(e2m1_value(magnitude) * e8m0_value(127 + BLOCK_TOP - shift));
 }
 
-APART void block_breach(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                        const struct mx_word *w, int max, uint2 bytes)
+/* What a thread has of a block: four groups of 32 are a row of it, so 64 rows at once, twice. */
+struct tile {
+    uint4 codes[TILE_READS];
+    u32 scale[TILE_READS];
+};
+
+/* A group whose scale is too far below its block's, and is not nothing but zeros. */
+APART void block_breach(const struct k3_cast_ask *ask, struct mx_shared *shared, const u32 *words,
+                        int scale, int max)
 {
-    meet_breach(ask, shared, w);
+    const int last = ask->oow == OOW_SNAP ? BLOCK_SPREAD : BLOCK_ROWS - 1;
+    const int row = max - scale > last ? last : max - scale;
+    struct mx_word w = {0, 0, (u32)scale, 1, 1};
+    meet_breach(ask, shared, &w);
 #pragma unroll 1
-    for (int i = 0; i < EIGHT; i++) {
-        u32 byte = (i < 4 ? bytes.x : bytes.y) >> (8 * (i % 4)) & 0xff;
-        add_breach(shared, e2m1_double(w->codes >> (4 * i) & 15, (int)w->scale),
+    for (int i = 0; i < MX_WORDS * EIGHT; i++) {
+        u32 code = words[i / EIGHT] >> (4 * (i % EIGHT)) & 15;
+        u32 byte = ((const u8 *)shared->table[row])[code & 7] | (code & 8) << 4;
+        add_breach(shared, e2m1_double(code, scale),
                    (double)e4m3_value(byte) * double_pow2(max - 127 - BLOCK_TOP));
     }
 }
 
-INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                     const struct mx_word *w, int max)
+/* A group's bytes: two halves of 16. */
+INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared, uint4 codes,
+                     u32 scale, int max, uint4 *half)
 {
     const int last = ask->oow == OOW_SNAP ? BLOCK_SPREAD : BLOCK_ROWS - 1;
-    int shift = max - (int)w->scale, row = shift < 0 ? 0 : shift > last ? last : shift;
-    uint2 bytes = signed_bytes(shared->table[row][0], shared->table[row][1], w->codes);
-    if (w->sum && shift > BLOCK_SPREAD) {
-        struct mx_word copy = *w; /* so that the word itself stays in registers; also below */
-        block_breach(ask, shared, &copy, max, bytes);
+    const int shift = max - (int)scale, row = shift < 0 ? 0 : shift > last ? last : shift;
+    const u32 low = shared->table[row][0], high = shared->table[row][1];
+    uint2 a = signed_bytes(low, high, codes.x), b = signed_bytes(low, high, codes.y);
+    half[0].x = a.x, half[0].y = a.y, half[0].z = b.x, half[0].w = b.y;
+    a = signed_bytes(low, high, codes.z), b = signed_bytes(low, high, codes.w);
+    half[1].x = a.x, half[1].y = a.y, half[1].z = b.x, half[1].w = b.y;
+    if (shift > BLOCK_SPREAD && ((codes.x | codes.y | codes.z | codes.w) & PLAIN_CODES)) {
+        const u32 words[MX_WORDS] = {codes.x, codes.y, codes.z, codes.w}; /* in memory, a copy */
+        block_breach(ask, shared, words, (int)scale, max);
     }
-    ((uint2 *)ask->weight)[w->word] = bytes;
 }
 
-/* Where a group of threads is: 16 threads for each of 16 rows, eight times.  A division of 64 bits
- * is long, so places follow each other by additions. */
+/* Where a group of threads is.  A division of 64 bits is long, so places follow each other by
+ * additions. */
 struct tile_place {
     u64 row_blocks, step_row, step_column; /* to the group's next block */
     u64 row, column;                       /* of blocks */
-};
-
-/* What a thread has of a block. */
-struct tile {
-    u32 codes[MX_READS], scale[MX_READS];
 };
 
 INLINE struct tile_place first_tile(const struct k3_cast_ask *ask)
@@ -466,73 +505,84 @@ INLINE void next_tile(struct tile_place *place)
     }
 }
 
-/* Word k of this thread; 0: it is behind the last row or column. */
-INLINE int tile_word(const struct k3_cast_ask *ask, const struct tile_place *place, int k,
-                     u64 *word)
+/* Group k of this thread; 0: it is behind the last row or column. */
+INLINE int tile_group(const struct k3_cast_ask *ask, const struct tile_place *place, int k,
+                      u64 *at)
 {
-    const u64 row_words = ask->cols / EIGHT;
-    const u64 column = place->column * TILE_WORDS + threadIdx.x % TILE_WORDS;
+    const u64 row_groups = ask->cols / (MX_WORDS * EIGHT);
+    const u64 column = place->column * TILE_GROUPS + threadIdx.x % TILE_GROUPS;
     const u64 row =
-        place->row * STRIPE + (u32)k * (MX_BLOCK / TILE_WORDS) + threadIdx.x / TILE_WORDS;
-    *word = row * row_words + column;
-    return column < row_words && row < ask->row_count;
+        place->row * STRIPE + (u32)k * (MX_BLOCK / TILE_GROUPS) + threadIdx.x / TILE_GROUPS;
+    *at = row * row_groups + column;
+    return column < row_groups && row < ask->row_count;
 }
 
 INLINE void read_tile(const struct k3_cast_ask *ask, const struct tile_place *place,
                       struct tile *tile)
 {
 #pragma unroll
-    for (int k = 0; k < MX_READS; k++) {
-        u64 word;
-        int is_there = tile_word(ask, place, k, &word);
-        tile->codes[k] = is_there ? ((const u32 *)ask->x)[word] : 0;
-        tile->scale[k] = is_there ? ((const u8 *)ask->x_scale)[word / MX_WORDS] : 0;
+    for (int k = 0; k < TILE_READS; k++) {
+        uint4 none = {0, 0, 0, 0};
+        u64 at;
+        int is_there = tile_group(ask, place, k, &at);
+        tile->codes[k] = is_there ? ((const uint4 *)ask->x)[at] : none;
+        tile->scale[k] = is_there ? ((const u8 *)ask->x_scale)[at] : 0;
     }
 }
 
-/* One more than the largest scale of groups that are not 0; bit k of *has: word k is in one. */
+/* One more than the largest scale of groups that are not 0. */
 INLINE u32 count_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                      const struct tile_place *place, const struct tile *tile, u32 *has,
+                      const struct tile_place *place, const struct tile *tile,
                       struct counts *counts)
 {
     u32 most = 0;
-    *has = 0;
 #pragma unroll
-    for (int k = 0; k < MX_READS; k++) {
-        struct mx_word w;
-        int is_there = tile_word(ask, place, k, &w.word);
-        w.scale = tile->scale[k];
-        w.sum = group_squares(tile->codes[k]);
-        w.is_first = threadIdx.x % MX_WORDS == 0;
-        if (is_there)
+    for (int k = 0; k < TILE_READS; k++) {
+        struct mx_word w = {0, 0, tile->scale[k], add_words(tile->codes[k]), 1};
+        if (tile_group(ask, place, k, &w.word))
             count_group(shared, &w, counts);
         if (w.sum)
-            most = most_u32(most, w.scale + 1), *has |= 1u << k;
+            most = most_u32(most, w.scale + 1);
     }
     return most;
 }
 
+/* Two neighbours write a group together, then the other's, so that no piece of 32 bytes is written
+ * twice. */
+INLINE void write_halves(const struct k3_cast_ask *ask, u64 at, int is_there, const uint4 *half)
+{
+    const u32 odd = threadIdx.x & 1;
+    const int other_there = (int)EXCHANGE((u32)is_there, 1);
+    const uint4 keep = odd ? half[1] : half[0], give = odd ? half[0] : half[1];
+    uint4 got;
+    got.x = EXCHANGE(give.x, 1), got.y = EXCHANGE(give.y, 1);
+    got.z = EXCHANGE(give.z, 1), got.w = EXCHANGE(give.w, 1);
+    /* The even thread has first halves of both groups, the odd one the second ones. */
+    uint4 *to = (uint4 *)ask->weight + 2 * at;
+    if (odd ? other_there : is_there)
+        to[odd ? -1 : 0] = odd ? got : keep;
+    if (odd ? is_there : other_there)
+        to[odd ? 1 : 2] = odd ? keep : got;
+}
+
 INLINE void write_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
-                       const struct tile_place *place, const struct tile *tile, u32 has, int max)
+                       const struct tile_place *place, const struct tile *tile, int max)
 {
     if (threadIdx.x == 0)
         ((float *)ask->scale)[place->row * place->row_blocks + place->column] =
             max < 0 ? 0x1p-23f : (float)double_pow2(max - 127 - BLOCK_TOP);
 #pragma unroll
-    for (int k = 0; k < MX_READS; k++) {
-        struct mx_word w;
-        if (!tile_word(ask, place, k, &w.word))
-            continue;
-        w.codes = tile->codes[k];
-        w.scale = tile->scale[k];
-        w.sum = has >> k & 1;
-        w.is_first = threadIdx.x % MX_WORDS == 0;
-        to_block(ask, shared, &w, max);
+    for (int k = 0; k < TILE_READS; k++) {
+        u64 at;
+        uint4 half[2];
+        int is_there = tile_group(ask, place, k, &at);
+        to_block(ask, shared, tile->codes[k], tile->scale[k], max, half);
+        write_halves(ask, at, is_there, half);
     }
 }
 
 /* The next block is on its way while the threads meet and this one is written. */
-KERNEL __launch_bounds__(MX_BLOCK, 3) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(MX_BLOCK, 4) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
 {
     __shared__ struct mx_shared shared;
     const u64 rows = (ask.row_count + STRIPE - 1) / STRIPE;
@@ -547,12 +597,12 @@ KERNEL __launch_bounds__(MX_BLOCK, 3) k3_cast_mx_fp8_block(const struct k3_cast_
     for (u32 turn = 0; place.row < rows; turn++) {
         struct tile_place behind = place;
         struct tile next;
-        u32 has, *slot = &shared.slot[turn % 3];
+        u32 *slot = &shared.slot[turn % 3];
         next_tile(&behind);
         read_tile(&ask, &behind, &next); /* nothing where there is none */
-        raise_slot(slot, count_tile(&ask, &shared, &place, &now, &has, &counts));
+        raise_slot(slot, count_tile(&ask, &shared, &place, &now, &counts));
         int max = (int)*slot - 1; /* -1: nothing but zeros */
-        write_tile(&ask, &shared, &place, &now, has, max);
+        write_tile(&ask, &shared, &place, &now, max);
         if (threadIdx.x == 0)
             shared.slot[(turn + 2) % 3] = 0;
         now = next;
