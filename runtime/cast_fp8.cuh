@@ -22,9 +22,9 @@ INLINE void fp8_span(struct work *work, const int chunks, struct by by, float q_
     for (int c = 0; c < chunks; c++)
         work->by[c] = by;
     if (work->ask->is_modelopt)
-        encode_span(work, E4M3_BF16, 0, chunks);
+        encode_span(work, E4M3_BF16, BY_ANY, chunks);
     else
-        encode_span(work, E4M3, 0, chunks);
+        encode_span(work, E4M3, BY_ANY, chunks);
     write_codes(work, E4M3, chunks);
 }
 
@@ -96,6 +96,7 @@ INLINE void write_chunks(u8 *to, struct place place, const u32 *a, const u32 *b)
 INLINE void fp8_whole(struct work *work, const int kind, struct by by, uint4 *mine)
 {
     const struct k3_cast_ask *ask = work->ask;
+    const int by_what = kind == E4M3_BF16 ? BY_BF16 : BY_ANY; /* as fp8_scale makes them */
     const u64 at = work->place.row * ask->cols + work->col;
     /* Behind the last block comes the last once more. */
     const u64 step = work->col + STRIPE < ask->cols ? STRIPE : 0;
@@ -112,10 +113,10 @@ INLINE void fp8_whole(struct work *work, const int kind, struct by by, uint4 *mi
 #if HAS_AHEAD
             u32 x[4];
             put_words(x, mine[(c + k) * STRIPE_BLOCK]);
-            eight_quickly(kind, 0, x, by, &work->sums, out[k]);
+            eight_quickly(kind, by_what, x, by, &work->sums, out[k]);
             copy_ahead(&mine[(c + k) * STRIPE_BLOCK], &next[2 * (c + k)]);
 #else
-            eight_quickly(kind, 0, work->x[c + k], by, &work->sums, out[k]);
+            eight_quickly(kind, by_what, work->x[c + k], by, &work->sums, out[k]);
             put_words(work->x[c + k], next[2 * (c + k)]);
 #endif
         }

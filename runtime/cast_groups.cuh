@@ -268,7 +268,11 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
             find_nvfp4(&work, &rule, stored);
         else
             find_scales(&work, format, is_mse, &rule, stored);
-        encode_span(&work, kind, IS_MX(format), chunks);
+        encode_span(&work, kind,
+                    IS_MX(format)     ? BY_POW2
+                    : IS_WIDE(format) ? BY_BF16
+                                      : BY_ANY,
+                    chunks);
         write_scales(&work, format, stored);
         write_codes(&work, kind, chunks);
     }

@@ -13,9 +13,10 @@
 
 /* ---- quotients ---- */
 
-/* A scale and its inverse, rounded; 0: too large or too small for what is done the quick way. */
+/* A scale and its inverse in two parts, the first rounded down, so that neither is below 0; 0: too
+ * large or too small for what is done the quick way. */
 struct by {
-    float scale, inverse;
+    float scale, inverse, low;
 };
 
 #define QUICK_LEAST 0x1p-60f
@@ -25,7 +26,13 @@ INLINE struct by by_scale(float scale)
 {
     struct by by;
     by.scale = scale;
-    by.inverse = scale >= QUICK_LEAST && scale <= QUICK_MOST ? 1.0f / scale : 0.0f;
+    by.inverse = by.low = 0.0f;
+    if (scale >= QUICK_LEAST && scale <= QUICK_MOST) {
+        const float nearest = 1.0f / scale;
+        const u32 is_above = __fmaf_rn(nearest, scale, -1.0f) > 0.0f;
+        by.inverse = float_of(bits_of(nearest) - is_above);
+        by.low = __fmaf_rn(by.inverse, -scale, 1.0f) * nearest;
+    }
     return by;
 }
 
@@ -35,17 +42,17 @@ INLINE struct by by_byte(u32 byte)
     struct by by;
     by.scale = e8m0_value(byte);
     by.inverse = byte <= 244 ? float_of((254 - byte) << 23) : 0.0f; /* 448 * 2^117 is an FP32 */
+    by.low = 0.0f;
     return by;
 }
 
-/* x / scale, rounded as division rounds it wherever a code depends on it: the remainder is exact,
- * and no BF16 number over any scale comes so near to where a code changes that the rounded inverse
- * would matter (tests/test_cast_kernels.c looks for the nearest). */
+/* x / scale, rounded as division rounds it wherever a code depends on it: the sum is rounded once,
+ * and no BF16 number over any scale comes so near to where a code changes that the rest of the
+ * inverse would matter (tests/test_cast_kernels.c looks for the nearest). */
 INLINE float quotient(const int is_pow2, float x, struct by by)
 {
-    float q = x * by.inverse;
-    /* Signs are such that -0 stays -0. */
-    return is_pow2 ? q : __fmaf_rn(__fmaf_rn(q, by.scale, -x), -by.inverse, q);
+    /* -0 stays -0, since `low` has no sign. */
+    return is_pow2 ? x * by.inverse : __fmaf_rn(x, by.inverse, PRODUCT(x, by.low));
 }
 
 /* The same where x may be anything. */
@@ -57,6 +64,11 @@ INLINE float ratio(float x, struct by by)
 }
 
 /* ---- eight values ---- */
+
+/* What scales are known to be, a constant wherever it is used. */
+#define BY_ANY  0
+#define BY_POW2 1
+#define BY_BF16 2
 
 /* Of one thread. */
 struct sums {
@@ -179,6 +191,20 @@ INLINE u32 nibble_signs(const u32 *x)
     return (bytes_of(a, b, 0x5410) >> 4 & 0x08080808u) | (bytes_of(a, b, 0x7632) & 0x80808080u);
 }
 
+/* Two numbers to BF16. */
+INLINE void round_to_bf16(float *q)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(q[1]), "f"(q[0]));
+    q[0] = float_of(pair << 16);
+    q[1] = float_of(pair & 0xffff0000u);
+#else
+    q[0] = float_of(bf16_rounded(bits_of(q[0])));
+    q[1] = float_of(bf16_rounded(bits_of(q[1])));
+#endif
+}
+
 #define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
 
 /* BF16 numbers in pairs, where GPUs have that: for E2M1 by a power of two all that lies between a
@@ -253,10 +279,11 @@ INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct su
  * without clipping: below 7; integers: at most 1 more than it holds, so that none is below the
  * lowest).  Then x and what its code stands for are within a factor of two, or the code is 0: so
  * their difference is an FP32 number, and its square, as that of x, an FP64 number: fused sums are
- * the same.  By a power of two also the product of code and scale is exact. */
-INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struct by by,
+ * the same.  By a power of two or a BF16 number also the product of code and scale is exact. */
+INLINE void eight_quickly(const int kind, const int by_what, const u32 *x, struct by by,
                           struct sums *sums, u32 *out)
 {
+    const int is_pow2 = by_what == BY_POW2;
     u32 from[4];
 #if HAS_PAIRS
     if (IS_E2M1(kind) && is_pow2) {
@@ -275,9 +302,9 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
         for (int i = 0; i < 2; i++) {
             a[i] = float_of(bits_at(from, 2 * k + i));
             q[i] = quotient(is_pow2, a[i], by);
-            if (kind == E4M3_BF16)
-                q[i] = float_of(bf16_rounded(bits_of(q[i])));
         }
+        if (kind == E4M3_BF16)
+            round_to_bf16(q);
         u32 codes = round_pair(kind, q[0], q[1], value);
         if (IS_NIBBLE(kind))
             out[0] += codes << (8 * k);
@@ -285,8 +312,8 @@ INLINE void eight_quickly(const int kind, const int is_pow2, const u32 *x, struc
             out[k / 2] += codes << (16 * (k % 2));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float d = is_pow2 ? __fmaf_rn(-value[i], by.scale, a[i])
-                              : a[i] - PRODUCT(value[i], by.scale);
+            float d = by_what == BY_ANY ? a[i] - PRODUCT(value[i], by.scale)
+                                        : __fmaf_rn(-value[i], by.scale, a[i]);
             double wide = (double)d, x_wide = (double)a[i];
             sums->x2[2 * k + i] = __fma_rn(x_wide, x_wide, sums->x2[2 * k + i]);
             sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);
@@ -480,12 +507,12 @@ INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 tur
 }
 
 /* A span by the scales of its chunks. */
-INLINE void encode_span(struct work *work, const int kind, const int is_pow2, const int chunks)
+INLINE void encode_span(struct work *work, const int kind, const int by_what, const int chunks)
 {
     if (work->all_quick) {
 #pragma unroll
         for (int c = 0; c < chunks; c++)
-            eight_quickly(kind, is_pow2, work->x[c], work->by[c], &work->sums, work->out[c]);
+            eight_quickly(kind, by_what, work->x[c], work->by[c], &work->sums, work->out[c]);
         return;
     }
     struct slow_span slow; /* a copy, so that all else stays in registers */

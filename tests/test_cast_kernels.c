@@ -462,8 +462,10 @@ static void mx_nan_scale(void **state)
 /* As `quotient` of cast.cu has it. */
 static float quick_quotient(float x, float scale)
 {
-    float inverse = 1 / scale, q = x * inverse;
-    return fmaf(fmaf(-q, scale, x), inverse, q);
+    float nearest = 1 / scale, inverse = nearest;
+    if (fmaf(nearest, scale, -1) > 0)
+        inverse = k3_f32_of(k3_f32_bits(nearest) - 1);
+    return fmaf(x, inverse, x * (fmaf(inverse, -scale, 1) * nearest));
 }
 
 /* x over the scales that come nearest to giving m / 2^24, m an odd number of 25 bits. */
@@ -484,8 +486,8 @@ static uint64_t look_near(uint64_t m, uint64_t x)
     return tried;
 }
 
-/* The quick quotient is the rounded one but for a relative error below 2^-46 before it is rounded
- * (its remainder is exact, its inverse good to 2^-24).  Codes depend on the last bit only beside
+/* The quick quotient is the rounded one but for a relative error below 2^-44 before it is rounded
+ * (the rest of its inverse is good to 2^-22, and below 2^-22 of it).  Codes depend on the last bit only beside
  * the numbers of at most 9 bits where they change: so it can be wrong only where the true quotient
  * is next to one of the two half-way numbers around these.  For each x one or two scales come so
  * near: all of them are tried. */
