@@ -23,7 +23,8 @@
 #define MX_TAKE_LEAST 256u /* groups of 32 values for a block */
 /* And at most this many: sums by scale, at most 4608 a group, stay below 2^32. */
 #define MX_TAKE_MOST ((uint64_t)1 << 19)
-#define TILE_GROUPS  512u /* of 128 x 128 values */
+#define TILE_COLS    256u
+#define TILE_GROUPS  1024u /* of 128 x 256 values */
 
 _Static_assert(sizeof(struct k3_cast_ask) == 80, "layout shared with cast.cu");
 _Static_assert(sizeof(struct k3_cast_result) == 384, "layout shared with cast.cu");
@@ -126,7 +127,7 @@ static void set_shape(struct k3_cast_call *call, enum kernel kernel, uint64_t ro
         call->block = STRIPE_BLOCK;
         break;
     case MX_FP8_BLOCK:
-        grid = spread(k3_div_up(rows, STRIPE_ROWS) * k3_div_up(cols, STRIPE_ROWS), TILE_GROUPS);
+        grid = spread(k3_div_up(rows, STRIPE_ROWS) * k3_div_up(cols, TILE_COLS), TILE_GROUPS);
         call->block = MX_BLOCK;
         break;
     case MX_BF16:

@@ -38,57 +38,67 @@ INLINE u32 span_magnitude(const struct work *work, const int chunks)
     return most;
 }
 
+#define ROWS_CHUNKS 4
+
+/* The largest magnitude of a row.  From its end to its beginning, since that is where it is read
+ * once more at once, and may still be near. */
+INLINE u32 row_magnitude(struct work *work, uint4 *ahead, u32 *turn)
+{
+    const u32 step = SPAN_OF(ROWS_CHUNKS);
+    u32 amax = 0;
+    work->col = (work->ask->cols - 1) / step * step;
+    begin_ahead(work, ROWS_CHUNKS, ahead, work->col);
+    for (;;) {
+        next_span(work, ROWS_CHUNKS, ahead, *turn, work->col ? work->col - step : 0);
+        amax = most_u32(amax, span_magnitude(work, ROWS_CHUNKS));
+        *turn ^= 1;
+        MEET_WARP(); /* before this place is filled again */
+        if (work->col == 0)
+            return most_u32(amax, EXCHANGE(amax, 1));
+        work->col -= step;
+    }
+}
+
 /* FP8 by tensor or by channel.  By channel rows are read twice: nothing near is large enough for
  * all the rows that are being worked on. */
-INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *shared)
+INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *shared, uint4 *ahead)
 {
+    const u32 step = SPAN_OF(ROWS_CHUNKS);
     struct work work;
-    u32 amax = 0;
+    u32 amax = 0, turn = 0;
     float scale = ask->global;
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
     if (ask->is_channel) {
-        for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(CHUNKS)) {
-            read_span(&work, CHUNKS);
-            amax = most_u32(amax, span_magnitude(&work, CHUNKS));
-        }
-        amax = most_u32(amax, EXCHANGE(amax, 1));
+        amax = row_magnitude(&work, ahead, &turn);
         work.counts.zero = amax == 0 && work.place.half == 0;
         scale = fp8_scale(ask, amax);
         if (work.place.is_row && !work.place.half)
             ((float *)ask->scale)[work.place.row] = scale;
+    } else {
+        begin_ahead(&work, ROWS_CHUNKS, ahead, 0);
     }
     const struct by by = by_scale(scale);
-    for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(4)) {
-        read_span(&work, 4);
-        u32 own = span_magnitude(&work, 4);
+    for (work.col = 0; work.col < ask->cols; work.col += step, turn ^= 1) {
+        next_span(&work, ROWS_CHUNKS, ahead, turn,
+                  work.col + step < ask->cols ? work.col + step : work.col);
+        u32 own = span_magnitude(&work, ROWS_CHUNKS);
         amax = most_u32(amax, own);
-        fp8_span(&work, 4, by, ratio(float_of(own << 16), by));
+        fp8_span(&work, ROWS_CHUNKS, by, ratio(float_of(own << 16), by));
     }
     work.counts.refused = amax >= BF16_INF;
     end_work(&work, shared);
 }
 
-KERNEL __launch_bounds__(PAIR_BLOCK) k3_cast_fp8_rows(const struct k3_cast_ask ask)
+#ifndef V_ROWS
+#define V_ROWS 6
+#endif
+KERNEL __launch_bounds__(PAIR_BLOCK, V_ROWS) k3_cast_fp8_rows(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result shared;
+    __shared__ uint4 ahead[HAS_AHEAD ? AHEAD_OF(ROWS_CHUNKS) : 1];
     begin_result(&shared);
-    fp8_rows(&ask, &shared);
+    fp8_rows(&ask, &shared, ahead);
     end_result(&ask, &shared);
-}
-
-/* Two chunks of codes to 16 bytes of each of the two threads: the first writes the first chunk, the
- * second the other, so that no piece of 32 bytes is written twice. */
-INLINE void write_chunks(u8 *to, struct place place, const u32 *a, const u32 *b)
-{
-    u32 got[2];
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        got[k] = EXCHANGE(place.half ? a[k] : b[k], 1);
-    uint4 v;
-    v.x = place.half ? got[0] : a[0], v.y = place.half ? got[1] : a[1];
-    v.z = place.half ? b[0] : got[0], v.w = place.half ? b[1] : got[1];
-    if (place.is_row)
-        *(uint4 *)(to + 2 * EIGHT * place.half) = v;
 }
 
 /* A whole block whose scale is quick.  The next block's values take the place of those that are

@@ -101,8 +101,40 @@ INLINE float largest_quotient(const int format, u32 amax, struct by by)
     return ratio(a, by);
 }
 
+/* Bytes of scales in a span, and spans that have 16 of them. */
+#define SCALE_BYTES_OF(format)                                                                     \
+    (CHUNKS_OF(format) / EACH_OF(format) * (IS_WIDE(format) ? 2 : 1))
+#define KEPT_SPANS_OF(format) (16 / SCALE_BYTES_OF(format))
+
+/* Scales of spans that are written together, a row's in its first thread's words. */
+struct kept {
+    u32 half; /* of a word, in its lower bits */
+    u32 *words;
+};
+
+/* The scales of a whole span, in `word`: written with those of its neighbours, if rows have such
+ * pieces of 16 bytes, so that few pieces of memory are written in part. */
+INLINE void keep_scales(const struct work *work, const int format, u32 word, struct kept *kept)
+{
+    const int bytes = SCALE_BYTES_OF(format), spans = KEPT_SPANS_OF(format);
+    const u64 span = work->col / SPAN_OF(CHUNKS_OF(format));
+    const u32 k = (u32)span % (u32)spans;
+    if (bytes == 2 && k % 2 == 0) {
+        kept->half = word;
+        return;
+    }
+    kept->words[k / (4 / (u32)bytes)] = bytes == 2 ? kept->half | word << 16 : word;
+    if (k + 1 < (u32)spans)
+        return;
+    const u64 row_spans = work->ask->cols / SPAN_OF(CHUNKS_OF(format));
+    uint4 v;
+    v.x = kept->words[0], v.y = kept->words[1], v.z = kept->words[2], v.w = kept->words[3];
+    ((uint4 *)work->ask->scale)[(work->place.row * row_spans + span) / (u32)spans] = v;
+}
+
 /* Scales of a span: together where a row of them has no rest. */
-INLINE void write_scales(const struct work *work, const int format, const u32 *stored)
+INLINE void write_scales(const struct work *work, const int format, const u32 *stored,
+                         struct kept *kept)
 {
     const struct k3_cast_ask *ask = work->ask;
     const u64 col = work->col;
@@ -111,15 +143,12 @@ INLINE void write_scales(const struct work *work, const int format, const u32 *s
     const u64 at = (work->place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
     if (!work->place.is_row || work->place.half)
         return;
-    if (groups > 1 && ask->cols % SPAN_OF(chunks) == 0) {
+    if (ask->cols % (SPAN_OF(chunks) * (u32)KEPT_SPANS_OF(format)) == 0) {
         u32 word = 0;
 #pragma unroll
         for (int g = 0; g < groups; g++)
             word |= stored[g] << (bits * g);
-        if (groups * bits == 32)
-            *(u32 *)((u8 *)ask->scale + at * (u32)bits / 8) = word;
-        else
-            *(u16 *)((u8 *)ask->scale + at * (u32)bits / 8) = (u16)word;
+        keep_scales(work, format, word, kept);
         return;
     }
 #pragma unroll
@@ -244,26 +273,25 @@ INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
     }
 }
 
-/* Which of them copy the next span ahead: measured on an H200, of 4800 GB/s with and without: MXFP4
- * 49 and 46 %, NVFP4 44 and 42, INT4 52 and 46, with groups of 128 56 and 54; but MXFP8 49 and 56,
- * INT8 46 and 49. */
-#define IS_AHEAD(format)  (HAS_AHEAD && (format) != MXFP8 && (format) != INT8_G)
-#define PLACES_OF(format) (IS_AHEAD(format) ? AHEAD_OF(CHUNKS_OF(format)) : 1)
+#define KEPT_WORDS        (PAIR_BLOCK / 2 * 4)
+#define PLACES_OF(format) (HAS_AHEAD ? AHEAD_OF(CHUNKS_OF(format)) : 1)
 
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
-                    const struct by *nvfp4, struct k3_cast_result *shared, uint4 *ahead)
+                    const struct by *nvfp4, struct k3_cast_result *shared, u32 *kept_words,
+                    uint4 *ahead)
 {
     const int kind = KIND_OF(format), chunks = CHUNKS_OF(format);
     const struct rule rule = rule_of(ask, format, nvfp4);
+    struct kept kept = {0, kept_words + threadIdx.x / 2 * 4};
     struct work work;
     u32 turn = 0;
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
+    begin_ahead(&work, chunks, ahead, 0);
     for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks), turn ^= 1) {
+        const u64 behind = work.col + SPAN_OF(chunks);
         u32 stored[GROUPS_MOST];
-        if (IS_AHEAD(format))
-            next_span(&work, chunks, ahead, turn);
-        else
-            read_span(&work, chunks);
+        /* Behind the last span comes the last once more. */
+        next_span(&work, chunks, ahead, turn, behind < ask->cols ? behind : work.col);
         if (format == NVFP4)
             find_nvfp4(&work, &rule, stored);
         else
@@ -273,7 +301,7 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
                     : IS_WIDE(format) ? BY_BF16
                                       : BY_ANY,
                     chunks);
-        write_scales(&work, format, stored);
+        write_scales(&work, format, stored, &kept);
         write_codes(&work, kind, chunks);
     }
     end_work(&work, shared);
@@ -284,29 +312,38 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
     KERNEL __launch_bounds__(PAIR_BLOCK, groups) name(const struct k3_cast_ask ask)                \
     {                                                                                              \
         __shared__ struct k3_cast_result shared;                                                   \
+        __shared__ u32 kept[KEPT_WORDS];                                                           \
         __shared__ uint4 ahead[PLACES_OF(format)];                                                 \
         begin_result(&shared);                                                                     \
-        grouped(&ask, format, is_mse, 0, &shared, ahead);                                          \
+        grouped(&ask, format, is_mse, 0, &shared, kept, ahead);                                    \
         end_result(&ask, &shared);                                                                 \
     }
 
-GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, 5)
-GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, 6)
-GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, 5)
+#ifndef V_G
+#define V_G 5
+#define V_GM 4
+#define V_GN 5
+#define V_G8 6
+#define V_GI 6
+#endif
+GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, V_GM)
+GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, V_G8)
+GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, V_GM)
 GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
-GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, V_G)
 GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
-GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 5)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, V_GI)
 
-KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(PAIR_BLOCK, V_GN) k3_cast_nvfp4(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result shared;
+    __shared__ u32 kept[KEPT_WORDS];
     __shared__ struct by nvfp4[NVFP4_BYTES];
     __shared__ uint4 ahead[PLACES_OF(NVFP4)];
     make_nvfp4(&ask, nvfp4);
     begin_result(&shared);
-    grouped(&ask, NVFP4, 0, nvfp4, &shared, ahead);
+    grouped(&ask, NVFP4, 0, nvfp4, &shared, kept, ahead);
     end_result(&ask, &shared);
 }
 

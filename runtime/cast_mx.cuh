@@ -9,7 +9,8 @@
 #define MX_READS     8 /* of one thread, all begun before the first is needed */
 #define MX_PASS      (MX_BLOCK * MX_READS)
 #define MX_WORDS     4 /* of eight codes, in a group */
-#define TILE_GROUPS  (STRIPE / 32)   /* in a row of a block */
+#define TILE_BLOCKS  2
+#define TILE_GROUPS  (TILE_BLOCKS * STRIPE / 32) /* in a row of a tile */
 #define TILE_READS   (STRIPE * TILE_GROUPS / MX_BLOCK)
 #define E8M0_NAN     0xffu
 #define BF16_MAX     252 /* as in cast_mxfp4.c, also below */
@@ -30,7 +31,7 @@ struct mx_shared {
     struct k3_cast_result result;
     u32 by_scale[COPIES][COPY_WORDS]; /* sums of (2 * value)^2; cast_call.c sees that they fit */
     u32 table[BLOCK_ROWS][2]; /* FP8 blocks: E4M3 bytes of magnitudes 0 ... 7 by shift */
-    u32 slot[3];
+    u32 slot[3][TILE_BLOCKS];
 };
 
 INLINE void begin_mx(struct mx_shared *shared)
@@ -437,9 +438,11 @@ INLINE void make_shifts(struct mx_shared *shared)
             (u8)e4m3_code(e2m1_value(magnitude) * e8m0_value(127 + BLOCK_TOP - shift));
 }
 
-/* What a thread has of a block: four groups of 32 are a row of it, so 64 rows at once, twice. */
+/* Two blocks that are neighbours in a row are done together, so that what is read of a row is a line
+ * of 128 bytes.  What a thread has of them: eight groups of 32 are a row, so 32 rows at once, four
+ * times.  Codes wait in shared memory, the thread's own. */
 struct tile {
-    uint4 codes[TILE_READS];
+    uint4 *codes;
     u32 scale[TILE_READS];
 };
 
@@ -480,18 +483,18 @@ INLINE void to_block(const struct k3_cast_ask *ask, struct mx_shared *shared, ui
 /* Where a group of threads is.  A division of 64 bits is long, so places follow each other by
  * additions. */
 struct tile_place {
-    u64 row_blocks, step_row, step_column; /* to the group's next block */
-    u64 row, column;                       /* of blocks */
+    u64 row_tiles, step_row, step_column; /* to the group's next tile */
+    u64 row, column;                      /* of tiles */
 };
 
 INLINE struct tile_place first_tile(const struct k3_cast_ask *ask)
 {
     struct tile_place place;
-    place.row_blocks = (ask->cols + STRIPE - 1) / STRIPE;
-    place.row = blockIdx.x / place.row_blocks;
-    place.column = blockIdx.x % place.row_blocks;
-    place.step_row = gridDim.x / place.row_blocks;
-    place.step_column = gridDim.x % place.row_blocks;
+    place.row_tiles = (ask->cols + TILE_BLOCKS * STRIPE - 1) / (TILE_BLOCKS * STRIPE);
+    place.row = blockIdx.x / place.row_tiles;
+    place.column = blockIdx.x % place.row_tiles;
+    place.step_row = gridDim.x / place.row_tiles;
+    place.step_column = gridDim.x % place.row_tiles;
     return place;
 }
 
@@ -499,8 +502,8 @@ INLINE void next_tile(struct tile_place *place)
 {
     place->row += place->step_row;
     place->column += place->step_column;
-    if (place->column >= place->row_blocks) {
-        place->column -= place->row_blocks;
+    if (place->column >= place->row_tiles) {
+        place->column -= place->row_tiles;
         place->row++;
     }
 }
@@ -522,12 +525,17 @@ INLINE void read_tile(const struct k3_cast_ask *ask, const struct tile_place *pl
 {
 #pragma unroll
     for (int k = 0; k < TILE_READS; k++) {
-        uint4 none = {0, 0, 0, 0};
+        const uint4 none = {0, 0, 0, 0};
         u64 at;
-        int is_there = tile_group(ask, place, k, &at);
-        tile->codes[k] = is_there ? ((const uint4 *)ask->x)[at] : none;
-        tile->scale[k] = is_there ? ((const u8 *)ask->x_scale)[at] : 0;
+        tile->scale[k] = 0;
+        if (tile_group(ask, place, k, &at)) {
+            copy_ahead(&tile->codes[k * MX_BLOCK], (const uint4 *)ask->x + at);
+            tile->scale[k] = ((const u8 *)ask->x_scale)[at];
+        } else {
+            tile->codes[k * MX_BLOCK] = none;
+        }
     }
+    end_batch();
 }
 
 /* One more than the largest scale of groups that are not 0. */
@@ -538,7 +546,7 @@ INLINE u32 count_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
     u32 most = 0;
 #pragma unroll
     for (int k = 0; k < TILE_READS; k++) {
-        struct mx_word w = {0, 0, tile->scale[k], add_words(tile->codes[k]), 1};
+        struct mx_word w = {0, 0, tile->scale[k], add_words(tile->codes[k * MX_BLOCK]), 1};
         if (tile_group(ask, place, k, &w.word))
             count_group(shared, &w, counts);
         if (w.sum)
@@ -565,49 +573,71 @@ INLINE void write_halves(const struct k3_cast_ask *ask, u64 at, int is_there, co
         to[odd ? 1 : 2] = odd ? keep : got;
 }
 
+/* The larger of a thread's own and of what others of its warp have of the same block into a slot of
+ * that block; all threads meet. */
+INLINE void raise_tile(u32 *slot, u32 own)
+{
+    own = most_u32(own, EXCHANGE(own, 1));
+    own = most_u32(own, EXCHANGE(own, 2)); /* 4 is the other block */
+    own = most_u32(own, EXCHANGE(own, 8));
+    own = most_u32(own, EXCHANGE(own, 16));
+    if (threadIdx.x % 32 % TILE_GROUPS % 4 == 0 && threadIdx.x % 32 < TILE_GROUPS)
+        atomicMax(&slot[threadIdx.x % TILE_GROUPS / 4], own);
+    __syncthreads();
+}
+
 INLINE void write_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
                        const struct tile_place *place, const struct tile *tile, int max)
 {
-    if (threadIdx.x == 0)
-        ((float *)ask->scale)[place->row * place->row_blocks + place->column] =
+    const u64 row_blocks = (ask->cols + STRIPE - 1) / STRIPE;
+    const u64 column = place->column * TILE_BLOCKS + threadIdx.x / 4;
+    if (threadIdx.x < TILE_GROUPS && threadIdx.x % 4 == 0 && column < row_blocks)
+        ((float *)ask->scale)[place->row * row_blocks + column] =
             max < 0 ? 0x1p-23f : (float)double_pow2(max - 127 - BLOCK_TOP);
 #pragma unroll
     for (int k = 0; k < TILE_READS; k++) {
         u64 at;
         uint4 half[2];
         int is_there = tile_group(ask, place, k, &at);
-        to_block(ask, shared, tile->codes[k], tile->scale[k], max, half);
+        to_block(ask, shared, tile->codes[k * MX_BLOCK], tile->scale[k], max, half);
         write_halves(ask, at, is_there, half);
     }
 }
 
-/* The next block is on its way while the threads meet and this one is written. */
-KERNEL __launch_bounds__(MX_BLOCK, 4) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
+/* The next tile is on its way while the threads meet and this one is written.  Of three pairs of
+ * slots one is in use, one may still be read by who is late, and one is made 0. */
+#ifndef V_T
+#define V_T 4
+#endif
+KERNEL __launch_bounds__(MX_BLOCK, V_T) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
 {
     __shared__ struct mx_shared shared;
+    __shared__ uint4 codes[2 * TILE_READS * MX_BLOCK];
     const u64 rows = (ask.row_count + STRIPE - 1) / STRIPE;
     struct tile_place place = first_tile(&ask);
     struct counts counts = {0, 0, 0};
-    struct tile now;
+    struct tile now = {codes + threadIdx.x, {0}};
     make_shifts(&shared);
-    if (threadIdx.x < 3)
-        shared.slot[threadIdx.x] = 0;
+    if (threadIdx.x < 3 * TILE_BLOCKS)
+        shared.slot[threadIdx.x / TILE_BLOCKS][threadIdx.x % TILE_BLOCKS] = 0;
     begin_mx(&shared);
     read_tile(&ask, &place, &now);
     for (u32 turn = 0; place.row < rows; turn++) {
         struct tile_place behind = place;
-        struct tile next;
-        u32 *slot = &shared.slot[turn % 3];
+        struct tile next = {codes + threadIdx.x + (turn % 2 ? 0 : TILE_READS * MX_BLOCK), {0}};
+        u32 *slot = shared.slot[turn % 3];
         next_tile(&behind);
         read_tile(&ask, &behind, &next); /* nothing where there is none */
-        raise_slot(slot, count_tile(&ask, &shared, &place, &now, &counts));
-        int max = (int)*slot - 1; /* -1: nothing but zeros */
+        await_batches(1);
+        raise_tile(slot, count_tile(&ask, &shared, &place, &now, &counts));
+        int max = (int)slot[threadIdx.x % TILE_GROUPS / 4] - 1; /* -1: nothing but zeros */
         write_tile(&ask, &shared, &place, &now, max);
-        if (threadIdx.x == 0)
-            shared.slot[(turn + 2) % 3] = 0;
+        if (threadIdx.x < TILE_BLOCKS)
+            shared.slot[(turn + 2) % 3][threadIdx.x] = 0;
         now = next;
         place = behind;
     }
+    await_batches(0);
     end_mx_counts(&shared, counts);
     end_mx(&ask, &shared);
 }

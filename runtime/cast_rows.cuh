@@ -425,9 +425,8 @@ INLINE void read_span(struct work *work, const int chunks)
 
 /* ---- spans that are on their way while others are encoded ---- */
 
-/* Copies into shared memory that the thread does not wait for, where the GPU has them.  A thread
- * waits for its own and reads no others, so threads need not meet.  Elsewhere what is `ahead` is a
- * plain copy. */
+/* Copies into shared memory that the thread does not wait for, where the GPU has them.  Elsewhere
+ * what is `ahead` is a plain copy. */
 INLINE void copy_ahead(uint4 *to, const uint4 *from)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -473,37 +472,62 @@ INLINE void put_words(u32 *x, uint4 v)
 #endif
 #define AHEAD_OF(chunks) (2 * (chunks) * PAIR_BLOCK)
 
-/* The span at `col` into one of two places of this thread. */
+/* A warp's 16 rows of a span lie one behind the other in one of two places of it.  Pieces of 16
+ * bytes change places within rows so that eight threads that read eight of them meet all banks. */
+INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
+{
+    return (threadIdx.x / 32 * 16 + row) * 2 * (u32)chunks + (piece ^ row % 4 * 2);
+}
+
+/* Are whole spans all that rows have? */
+INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
+{
+    return HAS_AHEAD && ask->cols % SPAN_OF(chunks) == 0 && ask->cols >> 31 == 0;
+}
+
+/* The span at `col` into a place.  Threads copy what lies together, not what they will read: so
+ * each line of 128 bytes is asked for once. */
 INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u64 col)
 {
     const struct k3_cast_ask *ask = work->ask;
-    const uint4 *from =
-        (const uint4 *)((const u16 *)ask->x + work->place.row * ask->cols + col) + work->place.half;
+    const u32 pieces = 2 * (u32)chunks, piece = threadIdx.x % 32 % pieces;
+    const u64 last = ask->row_count - 1;
+    u64 row = (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 32 * 16;
+    row = row < last ? row : last; /* of a warp without rows; others as begin_work has it */
+    const u32 most = last - row < 15 ? (u32)(last - row) : 15, stride = (u32)ask->cols * 2;
+    const u8 *from = (const u8 *)ask->x + (row * ask->cols + col) * 2 + piece * 16;
 #pragma unroll
-    for (int c = 0; c < chunks; c++)
-        copy_ahead(&place[(u32)c * PAIR_BLOCK + threadIdx.x], &from[2 * c]);
+    for (u32 c = 0; c < (u32)chunks; c++) {
+        u32 i = threadIdx.x % 32 / pieces + c * (32 / pieces), used = i < most ? i : most;
+        copy_ahead(&place[piece_at(chunks, i, piece)], (const uint4 *)(from + (u64)used * stride));
+    }
     end_batch();
 }
 
-/* The next span; the one behind it is begun.  `ahead` has two places, `turn` says which is this
- * one's.  Rows with a short last span are read as they are needed. */
-INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn)
+/* The span at work->col; the one at `behind`, which is read next, is begun.  `ahead` has two places,
+ * `turn` says which is this one's.  Rows with a short last span are read as they are needed. */
+INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, u64 behind)
 {
-    const u32 step = SPAN_OF(chunks), words = (u32)chunks * PAIR_BLOCK; /* of a place */
-    if (work->ask->cols % step != 0) {
+    const u32 words = (u32)chunks * PAIR_BLOCK; /* of a place */
+    if (!has_spans(work->ask, chunks)) {
         read_span(work, chunks);
         return;
     }
-    if (work->col == 0)
-        ask_ahead(work, chunks, ahead + turn * words, 0);
-    /* Behind the last span comes the last once more. */
-    ask_ahead(work, chunks, ahead + (turn ^ 1) * words,
-              work->col + step < work->ask->cols ? work->col + step : work->col);
+    ask_ahead(work, chunks, ahead + (turn ^ 1) * words, behind);
     await_batches(1);
-    const uint4 *mine = ahead + turn * words + threadIdx.x;
+    MEET_WARP();
+    const uint4 *mine = ahead + turn * words;
+    const u32 at = piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
 #pragma unroll
     for (int c = 0; c < chunks; c++)
-        put_words(work->x[c], mine[c * PAIR_BLOCK]);
+        put_words(work->x[c], mine[at ^ (u32)(2 * c)]);
+}
+
+/* The first span is begun. */
+INLINE void begin_ahead(const struct work *work, const int chunks, uint4 *ahead, u64 col)
+{
+    if (has_spans(work->ask, chunks))
+        ask_ahead(work, chunks, ahead, col);
 }
 
 /* A span by the scales of its chunks. */
@@ -533,32 +557,43 @@ INLINE void encode_span(struct work *work, const int kind, const int by_what, co
     }
 }
 
-/* Codes of a whole span: the two threads of a row have every other piece of it; each takes one half
- * of the span off the other, so that it writes 16 bytes at a time. */
-INLINE void write_span(const int words, const int chunks, u8 *to, struct place place,
-                       u32 out[CHUNKS][2])
+/* Codes of a whole span, of four bits: the two threads of a row have every other piece of it; each
+ * takes one half of the span off the other, so that it writes 16 bytes at a time. */
+INLINE void write_span(const int chunks, u8 *to, struct place place, u32 out[CHUNKS][2])
 {
-    u32 mine[2 * CHUNKS]; /* words in their order */
+    u32 mine[CHUNKS]; /* words in their order */
 #pragma unroll
     for (int c = 0; c < chunks / 2; c++) {
-#pragma unroll
-        for (int k = 0; k < words; k++) {
-            u32 keep = place.half ? out[c + chunks / 2][k] : out[c][k];
-            u32 give = place.half ? out[c][k] : out[c + chunks / 2][k];
-            u32 got = EXCHANGE(give, 1);
-            mine[2 * c * words + k] = place.half ? got : keep;
-            mine[(2 * c + 1) * words + k] = place.half ? keep : got;
-        }
+        u32 keep = place.half ? out[c + chunks / 2][0] : out[c][0];
+        u32 give = place.half ? out[c][0] : out[c + chunks / 2][0];
+        u32 got = EXCHANGE(give, 1);
+        mine[2 * c] = place.half ? got : keep;
+        mine[2 * c + 1] = place.half ? keep : got;
     }
     if (!place.is_row)
         return;
-    uint4 *at = (uint4 *)to + place.half * (u32)(chunks * words / 4);
+    uint4 *at = (uint4 *)to + place.half * (u32)(chunks / 4);
 #pragma unroll
-    for (int q = 0; q < chunks * words / 4; q++) {
+    for (int q = 0; q < chunks / 4; q++) {
         uint4 v;
         v.x = mine[4 * q], v.y = mine[4 * q + 1], v.z = mine[4 * q + 2], v.w = mine[4 * q + 3];
         at[q] = v;
     }
+}
+
+/* Two chunks of codes to 16 bytes of each of the two threads: the first writes the first chunk, the
+ * second the other, so that no piece of 32 bytes is written twice. */
+INLINE void write_chunks(u8 *to, struct place place, const u32 *a, const u32 *b)
+{
+    u32 got[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        got[k] = EXCHANGE(place.half ? a[k] : b[k], 1);
+    uint4 v;
+    v.x = place.half ? got[0] : a[0], v.y = place.half ? got[1] : a[1];
+    v.z = place.half ? b[0] : got[0], v.w = place.half ? b[1] : got[1];
+    if (place.is_row)
+        *(uint4 *)(to + 2 * EIGHT * place.half) = v;
 }
 
 /* Codes of eight values. */
@@ -582,10 +617,14 @@ INLINE void write_codes(struct work *work, const int kind, const int chunks)
     const struct place place = work->place;
     if (ask->cols % SPAN_OF(chunks) == 0) {
         u64 at = place.row * ask->cols + work->col;
-        if (IS_NIBBLE(kind))
-            write_span(1, chunks, (u8 *)ask->weight + at / 2, place, work->out);
-        else
-            write_span(2, chunks, (u8 *)ask->weight + at, place, work->out);
+        if (IS_NIBBLE(kind)) {
+            write_span(chunks, (u8 *)ask->weight + at / 2, place, work->out);
+            return;
+        }
+#pragma unroll
+        for (int c = 0; c < chunks; c += 2)
+            write_chunks((u8 *)ask->weight + at + c * 2 * EIGHT, place, work->out[c],
+                         work->out[c + 1]);
         return;
     }
 #pragma unroll
