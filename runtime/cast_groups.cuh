@@ -29,16 +29,32 @@
 #define NVFP4_LEAST     0x1p-9f
 #define NVFP4_BYTES     128 /* scale bytes; the last is NaN and never used for finite values */
 
+/* A scale of NVFP4, and the least BF16 magnitudes that become code 1, 2 ... 7, each of them twice. */
+struct nvfp4_scale {
+    float scale;
+    u32 least[7];
+};
+
+/* What is found once for a group of threads. */
+struct nvfp4_table {
+    struct nvfp4_scale by[NVFP4_BYTES]; /* by scale byte */
+    /* By scale byte, least BF16 magnitudes: that makes a group saturated, and in the upper half, that
+     * is not quick. */
+    u32 limit[NVFP4_BYTES];
+    int byte[128]; /* of amax by its fraction, less 8 for each binade */
+};
+
 /* What is the same for all groups. */
 struct rule {
     u32 carry;                   /* MX */
     struct by amax_by;           /* by what amax is divided */
     float global;                /* NVFP4 */
     u32 is_modelopt;             /* NVFP4 */
-    const struct by *nvfp4;      /* by scale byte */
+    const struct nvfp4_table *nvfp4;
 };
 
-INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, const struct by *nvfp4)
+INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format,
+                           const struct nvfp4_table *nvfp4)
 {
     struct rule rule;
     rule.carry = rule_carry(KIND_OF(format), ask->rule);
@@ -52,14 +68,23 @@ INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format, cons
     return rule;
 }
 
-/* Scales of NVFP4 are few: each is made once for a group of threads. */
-INLINE void make_nvfp4(const struct k3_cast_ask *ask, struct by *nvfp4)
+/* The least BF16 magnitude (its code) whose quotient is above `limit`, or `limit` if that counts. */
+INLINE u32 least_above(float scale, float limit, int is_limit)
 {
-    for (u32 byte = threadIdx.x; byte < NVFP4_BYTES; byte += blockDim.x) {
-        float value = e4m3_value(byte);
-        float scale = ask->is_modelopt ? value * ask->global : value / ask->global;
-        nvfp4[byte] = by_scale(scale > 0.0f ? scale : 0x1p-149f);
+    u32 low = 0, high = BF16_INF; /* not above, above */
+    if (scale >= QUICK_LEAST && scale <= QUICK_MOST) {
+        low = (bits_of(limit * scale) >> 16) - 1;
+        high = low + 2;
     }
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        float q = float_of(middle << 16) / scale;
+        if (q > limit || (is_limit && q >= limit))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
 }
 
 INLINE u32 nvfp4_byte(float amax, const struct rule *rule)
@@ -74,6 +99,34 @@ INLINE u32 nvfp4_byte(float amax, const struct rule *rule)
     return byte ? byte : NVFP4_ZERO_BYTE;
 }
 
+/* Scales of NVFP4 are few: what follows from each is found once for a group of threads. */
+INLINE void make_nvfp4(const struct k3_cast_ask *ask, const struct rule *rule,
+                       struct nvfp4_table *table)
+{
+    for (u32 byte = threadIdx.x; byte < NVFP4_BYTES; byte += blockDim.x) {
+        float value = e4m3_value(byte);
+        float scale = ask->is_modelopt ? value * ask->global : value / ask->global;
+        scale = scale > 0.0f ? scale : 0x1p-149f;
+        int is_quick = scale >= QUICK_LEAST && scale <= QUICK_MOST;
+        table->by[byte].scale = scale;
+        table->limit[byte] = least_above(scale, E2M1_MOST, 0) |
+                             (is_quick ? least_above(scale, 1.7f * E2M1_MOST, 0) << 16 : 0);
+        for (u32 code = 1; is_quick && code < 8; code++) {
+            /* Half-way between two magnitudes, the even of which it becomes. */
+            float half = 0.5f * (e2m1_value(code - 1) + e2m1_value(code));
+            table->by[byte].least[code - 1] = least_above(scale, half, code % 2 == 0) * 0x10001u;
+        }
+    }
+    /* An amax whose scale is about 16 before it is rounded. */
+    const u32 global = bits_of(ask->global) >> 23;
+    const u32 binade = (ask->is_modelopt ? global : 254 - global) + 6;
+    const int is_usual = global > 67 && global < 187; /* neither quotient nor product is subnormal */
+    for (u32 i = threadIdx.x; i < 128; i += blockDim.x)
+        table->byte[i] = is_usual ? (int)nvfp4_byte(float_of(binade << 23 | i << 16), rule) -
+                                        8 * (int)binade
+                                  : -8 * 256;
+}
+
 /* The scale of a group as it is stored, and by what its values are divided. */
 INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, struct by *by)
 {
@@ -81,9 +134,6 @@ INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, stru
     if (IS_MX(format)) {
         stored = scale_byte(KIND_OF(format), rule->carry, amax << 16);
         *by = by_byte(stored);
-    } else if (format == NVFP4) {
-        stored = nvfp4_byte(float_of(amax << 16), rule) & 127;
-        *by = rule->nvfp4[stored];
     } else {
         stored = bf16_code(ratio(float_of(amax << 16), rule->amax_by));
         stored = stored ? stored : 0x3c00u; /* 2^-7 */
@@ -243,6 +293,15 @@ INLINE void find_scales(struct work *work, const int format, const int is_mse,
 
 #define QUICK_BIT 0x80u /* beside a scale byte */
 
+/* As nvfp4_byte.  A binade more is one more of the scale, too, as long as that is normal. */
+INLINE u32 quick_nvfp4_byte(u32 amax, const struct rule *rule)
+{
+    int byte = rule->nvfp4->byte[amax & 127] + (int)(amax >> 7) * 8;
+    if (byte < 8)
+        return nvfp4_byte(float_of(amax << 16), rule) & 127;
+    return byte < NVFP4_BYTES - 2 ? (u32)byte : NVFP4_BYTES - 2;
+}
+
 /* Scales of NVFP4, four groups of a chunk in each thread: the first thread of a row does the first
  * two, the second the others. */
 INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
@@ -256,95 +315,194 @@ INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
     for (int g = 0; g < 2; g++) {
         u32 got = EXCHANGE(half ? own[g] : own[g + 2], 1);
         u32 amax = most_u32(half ? own[g + 2] : own[g], got);
-        struct by by;
-        u32 byte = group_scale(NVFP4, amax, rule, &by);
-        float q_most = largest_quotient(NVFP4, amax, by);
-        mine |= (byte | (is_quick(E2M1, by, q_most) ? QUICK_BIT : 0)) << (8 * g);
-        count(&work->counts, E2M1, amax, q_most,
-              work->col + half * 32 + (u32)g * 16 < work->ask->cols);
+        u32 byte = quick_nvfp4_byte(amax, rule), limit = rule->nvfp4->limit[byte];
+        mine |= (byte | (amax < limit >> 16 ? QUICK_BIT : 0)) << (8 * g);
+        work->counts.refused += amax >= BF16_INF;
+        work->counts.saturated += amax >= (limit & 0xffff);
+        work->counts.zero +=
+            amax == 0 && work->col + half * 32 + (u32)g * 16 < work->ask->cols;
     }
     other = EXCHANGE(mine, 1);
     u32 all = half ? other | mine << 16 : mine | other << 16;
     work->all_quick = (all & 0x80808080u) == 0x80808080u;
 #pragma unroll
-    for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < 4; g++)
         stored[g] = all >> (8 * g) & 127;
-        work->by[g] = rule->nvfp4[stored[g]];
-    }
 }
 
-#define KEPT_WORDS        (PAIR_BLOCK / 2 * 4)
+/* Ones in each half of a pair where a is at least b, both magnitudes of BF16. */
+INLINE u32 pair_at_least(u32 a, u32 b)
+{
+#if HAS_PAIRS
+    u32 out;
+    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+#else
+    return (a >> 16 >= b >> 16 ? 0xffff0000u : 0) | ((a & 0xffff) >= (b & 0xffff) ? 0xffff : 0);
+#endif
+}
+
+INLINE u32 select_bits(u32 mask, u32 a, u32 b)
+{
+    return (mask & a) | (~mask & b);
+}
+
+/* The magnitudes of two codes, which are in front of 6 bits of zeros in their halves. */
+INLINE void pair_values(u32 codes, float *value)
+{
+#if HAS_PAIRS
+    codes = pair_product(codes, 0x7e807e80u); /* 2^126 */
+    value[0] = float_of(codes << 16);
+    value[1] = float_of(codes & 0xffff0000u);
+#else
+    value[0] = float_of(codes << 16) * 0x1p126f;
+    value[1] = float_of(codes & 0xffff0000u) * 0x1p126f;
+#endif
+}
+
+/* Codes of two magnitudes, by three steps between the least that become each; in front of 6 bits of
+ * zeros. */
+INLINE u32 nvfp4_pair(u32 a, const u32 *least)
+{
+    const u32 four = pair_at_least(a, least[3]);
+    const u32 two = pair_at_least(a, select_bits(four, least[5], least[1]));
+    const u32 one = pair_at_least(a, select_bits(two, select_bits(four, least[6], least[2]),
+                                                 select_bits(four, least[4], least[0])));
+    return (four & 0x01000100u) | (two & 0x00800080u) | (one & 0x00400040u);
+}
+
+/* As eight_quickly, whose errors are exact here too. */
+INLINE void eight_of_nvfp4(const u32 *x, const struct nvfp4_scale *by, struct sums *sums, u32 *out)
+{
+    u32 code[4], least[7];
+#pragma unroll
+    for (int i = 0; i < 7; i++)
+        least[i] = by->least[i];
+#pragma unroll
+    for (int k = 0; k < EIGHT / 2; k++) {
+        const u32 pair = x[k] & MAGNITUDES;
+        float value[2];
+        code[k] = nvfp4_pair(pair, least);
+        pair_values(code[k], value);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float a = float_of(bits_at(&pair, i)), d = a - PRODUCT(value[i], by->scale);
+            double wide = (double)d, x_wide = (double)a;
+            sums->x2[2 * k + i] = __fma_rn(x_wide, x_wide, sums->x2[2 * k + i]);
+            sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);
+            sums->most = fmaxf(sums->most, fabsf(d));
+        }
+    }
+    out[0] = join_pairs(code) | nibble_signs(x);
+    out[1] = 0;
+}
+
+INLINE void encode_nvfp4(struct work *work, const struct nvfp4_table *table,
+                         const u32 *stored)
+{
+    if (work->all_quick) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS_OF(NVFP4); c++)
+            eight_of_nvfp4(work->x[c], &table->by[stored[c]], &work->sums, work->out[c]);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < CHUNKS_OF(NVFP4); c++)
+        work->by[c].scale = table->by[stored[c]].scale;
+    encode_slowly(work, E2M1, CHUNKS_OF(NVFP4));
+}
+
 #define PLACES_OF(format) (HAS_AHEAD ? AHEAD_OF(CHUNKS_OF(format)) : 1)
 
+#define KEPT_WORDS        (PAIR_BLOCK / 2 * 4)
+
+/* What a group of threads shares; the last for NVFP4 alone. */
+struct group_shared {
+    struct k3_cast_result *result;
+    u32 *kept;
+    uint4 *ahead;
+    struct nvfp4_table *nvfp4;
+};
+
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
-                    const struct by *nvfp4, struct k3_cast_result *shared, u32 *kept_words,
-                    uint4 *ahead)
+                    const struct group_shared *shared)
 {
     const int kind = KIND_OF(format), chunks = CHUNKS_OF(format);
-    const struct rule rule = rule_of(ask, format, nvfp4);
-    struct kept kept = {0, kept_words + threadIdx.x / 2 * 4};
+    const struct rule rule = rule_of(ask, format, shared->nvfp4);
+    struct kept kept = {0, shared->kept + threadIdx.x / 2 * 4};
     struct work work;
     u32 turn = 0;
+    if (format == NVFP4)
+        make_nvfp4(ask, &rule, shared->nvfp4);
+    begin_result(shared->result);
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
-    begin_ahead(&work, chunks, ahead, 0);
+    begin_ahead(&work, chunks, shared->ahead, 0);
     for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks), turn ^= 1) {
         const u64 behind = work.col + SPAN_OF(chunks);
         u32 stored[GROUPS_MOST];
         /* Behind the last span comes the last once more. */
-        next_span(&work, chunks, ahead, turn, behind < ask->cols ? behind : work.col);
-        if (format == NVFP4)
+        next_span(&work, chunks, shared->ahead, turn, behind < ask->cols ? behind : work.col);
+        if (format == NVFP4) {
             find_nvfp4(&work, &rule, stored);
-        else
+            encode_nvfp4(&work, shared->nvfp4, stored);
+        } else {
             find_scales(&work, format, is_mse, &rule, stored);
-        encode_span(&work, kind,
-                    IS_MX(format)     ? BY_POW2
-                    : IS_WIDE(format) ? BY_BF16
-                                      : BY_ANY,
-                    chunks);
+            encode_span(&work, kind, IS_MX(format) ? BY_POW2 : BY_BF16, chunks);
+        }
         write_scales(&work, format, stored, &kept);
         write_codes(&work, kind, chunks);
     }
-    end_work(&work, shared);
+    end_work(&work, shared->result);
 }
 
 /* `groups` of threads on a processor of an H200: what registers allow, see ptxas -v. */
 #define GROUPED_KERNEL(name, format, is_mse, groups)                                               \
     KERNEL __launch_bounds__(PAIR_BLOCK, groups) name(const struct k3_cast_ask ask)                \
     {                                                                                              \
-        __shared__ struct k3_cast_result shared;                                                   \
+        __shared__ struct k3_cast_result result;                                                   \
         __shared__ u32 kept[KEPT_WORDS];                                                           \
         __shared__ uint4 ahead[PLACES_OF(format)];                                                 \
-        begin_result(&shared);                                                                     \
-        grouped(&ask, format, is_mse, 0, &shared, kept, ahead);                                    \
-        end_result(&ask, &shared);                                                                 \
+        const struct group_shared shared = {&result, kept, ahead, 0};                              \
+        grouped(&ask, format, is_mse, &shared);                                                    \
+        end_result(&ask, &result);                                                                 \
     }
 
-#ifndef V_G
-#define V_G 5
+#ifndef V_GM
 #define V_GM 4
+#endif
+#ifndef V_G4
+#define V_G4 5
+#endif
+#ifndef V_GN
 #define V_GN 5
+#endif
+#ifndef V_G8
 #define V_G8 6
+#endif
+#ifndef V_GI
 #define V_GI 6
+#endif
+#ifndef V_GL
+#define V_GL 4
 #endif
 GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, V_GM)
 GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, V_G8)
 GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, V_GM)
 GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
-GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, V_G)
-GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, V_G4)
+GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, V_GL)
 GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, V_GI)
 
 KERNEL __launch_bounds__(PAIR_BLOCK, V_GN) k3_cast_nvfp4(const struct k3_cast_ask ask)
 {
-    __shared__ struct k3_cast_result shared;
+    __shared__ struct k3_cast_result result;
     __shared__ u32 kept[KEPT_WORDS];
-    __shared__ struct by nvfp4[NVFP4_BYTES];
     __shared__ uint4 ahead[PLACES_OF(NVFP4)];
-    make_nvfp4(&ask, nvfp4);
-    begin_result(&shared);
-    grouped(&ask, NVFP4, 0, nvfp4, &shared, kept, ahead);
-    end_result(&ask, &shared);
+    __shared__ struct nvfp4_table nvfp4;
+    const struct group_shared shared = {&result, kept, ahead, &nvfp4};
+    grouped(&ask, NVFP4, 0, &shared);
+    end_result(&ask, &result);
 }
 
 #endif

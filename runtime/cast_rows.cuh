@@ -205,6 +205,14 @@ INLINE void round_to_bf16(float *q)
 #endif
 }
 
+/* Four pairs of codes, each in front of 6 bits of zeros in its half, as nibbles: two pairs go
+ * together, then into one half. */
+INLINE u32 join_pairs(const u32 *code)
+{
+    u32 low = (code[0] >> 6) + (code[1] << 2), high = (code[2] >> 6) + (code[3] << 2);
+    return bytes_of(low | low >> 12, high | high >> 12, 0x5410);
+}
+
 #define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
 
 /* BF16 numbers in pairs, where GPUs have that: for E2M1 by a power of two all that lies between a
@@ -268,9 +276,7 @@ INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct su
     }
     u32 most = pair_most(pair_most(error[0], error[1]), pair_most(error[2], error[3]));
     sums->most = fmaxf(sums->most, fmaxf(float_of(most & 0xffff0000u), float_of(most << 16)));
-    /* A pair's codes have 16 bits between them: two pairs go together, then into one half. */
-    u32 low = (code[0] >> 6) + (code[1] << 2), high = (code[2] >> 6) + (code[3] << 2);
-    out[0] = bytes_of(low | low >> 12, high | high >> 12, 0x5410) | nibble_signs(x);
+    out[0] = join_pairs(code) | nibble_signs(x);
     out[1] = 0;
 }
 #endif
@@ -472,17 +478,18 @@ INLINE void put_words(u32 *x, uint4 v)
 #endif
 #define AHEAD_OF(chunks) (2 * (chunks) * PAIR_BLOCK)
 
-/* A warp's 16 rows of a span lie one behind the other in one of two places of it.  Pieces of 16
- * bytes change places within rows so that eight threads that read eight of them meet all banks. */
-INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
-{
-    return (threadIdx.x / 32 * 16 + row) * 2 * (u32)chunks + (piece ^ row % 4 * 2);
-}
-
-/* Are whole spans all that rows have? */
+/* Are whole spans all that rows have, and 16 rows there for each warp? */
 INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
 {
-    return HAS_AHEAD && ask->cols % SPAN_OF(chunks) == 0 && ask->cols >> 31 == 0;
+    return HAS_AHEAD && ask->cols % SPAN_OF(chunks) == 0 &&
+           (blockIdx.x + 1) * (u64)(PAIR_BLOCK / 2) <= ask->row_count;
+}
+
+/* Bytes in front of a piece of 16 bytes.  A warp's 16 rows of a span lie one behind the other; pieces
+ * change places within rows so that eight threads that read eight of them meet all banks. */
+INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
+{
+    return (threadIdx.x / 32 * 16 + row) * (u32)chunks * 32 + (piece ^ row % 4 * 2) * 16;
 }
 
 /* The span at `col` into a place.  Threads copy what lies together, not what they will read: so
@@ -490,22 +497,20 @@ INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
 INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u64 col)
 {
     const struct k3_cast_ask *ask = work->ask;
-    const u32 pieces = 2 * (u32)chunks, piece = threadIdx.x % 32 % pieces;
-    const u64 last = ask->row_count - 1;
-    u64 row = (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 32 * 16;
-    row = row < last ? row : last; /* of a warp without rows; others as begin_work has it */
-    const u32 most = last - row < 15 ? (u32)(last - row) : 15, stride = (u32)ask->cols * 2;
-    const u8 *from = (const u8 *)ask->x + (row * ask->cols + col) * 2 + piece * 16;
+    const u32 pieces = 2 * (u32)chunks, rows = 32 / pieces; /* of a row; at once */
+    const u32 piece = threadIdx.x % pieces, row = threadIdx.x % 32 / pieces;
+    const u64 first = (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 32 * 16 + row;
+    const u8 *from = (const u8 *)ask->x + (first * ask->cols + col + piece * EIGHT) * 2;
+    const u64 step = ask->cols * 2 * rows;
 #pragma unroll
-    for (u32 c = 0; c < (u32)chunks; c++) {
-        u32 i = threadIdx.x % 32 / pieces + c * (32 / pieces), used = i < most ? i : most;
-        copy_ahead(&place[piece_at(chunks, i, piece)], (const uint4 *)(from + (u64)used * stride));
-    }
+    for (u32 c = 0; c < (u32)chunks; c++, from += step)
+        copy_ahead((uint4 *)((u8 *)place + piece_at(chunks, row + c * rows, piece)),
+                   (const uint4 *)from);
     end_batch();
 }
 
 /* The span at work->col; the one at `behind`, which is read next, is begun.  `ahead` has two places,
- * `turn` says which is this one's.  Rows with a short last span are read as they are needed. */
+ * `turn` says which is this one's.  Other rows are read as they are needed. */
 INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, u64 behind)
 {
     const u32 words = (u32)chunks * PAIR_BLOCK; /* of a place */
@@ -516,11 +521,11 @@ INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 tur
     ask_ahead(work, chunks, ahead + (turn ^ 1) * words, behind);
     await_batches(1);
     MEET_WARP();
-    const uint4 *mine = ahead + turn * words;
-    const u32 at = piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
+    const u32 at =
+        turn * words * 16 + piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
 #pragma unroll
     for (int c = 0; c < chunks; c++)
-        put_words(work->x[c], mine[at ^ (u32)(2 * c)]);
+        put_words(work->x[c], *(const uint4 *)((const u8 *)ahead + (at ^ (u32)(32 * c))));
 }
 
 /* The first span is begun. */
@@ -530,15 +535,9 @@ INLINE void begin_ahead(const struct work *work, const int chunks, uint4 *ahead,
         ask_ahead(work, chunks, ahead, col);
 }
 
-/* A span by the scales of its chunks. */
-INLINE void encode_span(struct work *work, const int kind, const int by_what, const int chunks)
+/* A span by the scales of its chunks, of which at least one is not quick. */
+INLINE void encode_slowly(struct work *work, const int kind, const int chunks)
 {
-    if (work->all_quick) {
-#pragma unroll
-        for (int c = 0; c < chunks; c++)
-            eight_quickly(kind, by_what, work->x[c], work->by[c], &work->sums, work->out[c]);
-        return;
-    }
     struct slow_span slow; /* a copy, so that all else stays in registers */
     slow.sums = work->sums;
 #pragma unroll
@@ -555,6 +554,18 @@ INLINE void encode_span(struct work *work, const int kind, const int by_what, co
         work->out[c][0] = slow.out[c][0];
         work->out[c][1] = slow.out[c][1];
     }
+}
+
+/* A span by the scales of its chunks. */
+INLINE void encode_span(struct work *work, const int kind, const int by_what, const int chunks)
+{
+    if (!work->all_quick) {
+        encode_slowly(work, kind, chunks);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < chunks; c++)
+        eight_quickly(kind, by_what, work->x[c], work->by[c], &work->sums, work->out[c]);
 }
 
 /* Codes of a whole span, of four bits: the two threads of a row have every other piece of it; each
