@@ -47,9 +47,11 @@ INLINE u32 row_magnitude(struct work *work, uint4 *ahead, u32 *turn)
     const u32 step = SPAN_OF(ROWS_CHUNKS);
     u32 amax = 0;
     work->col = (work->ask->cols - 1) / step * step;
-    begin_ahead(work, ROWS_CHUNKS, ahead, work->col);
+    begin_ahead(work, E4M3, ROWS_CHUNKS, ahead, work->col);
     for (;;) {
-        next_span(work, ROWS_CHUNKS, ahead, *turn, work->col ? work->col - step : 0);
+        if (work->col)
+            work->stream.from -= 2 * step;
+        next_span(work, ROWS_CHUNKS, ahead, *turn, 1);
         amax = most_u32(amax, span_magnitude(work, ROWS_CHUNKS));
         *turn ^= 1;
         MEET_WARP(); /* before this place is filled again */
@@ -75,12 +77,12 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
         if (work.place.is_row && !work.place.half)
             ((float *)ask->scale)[work.place.row] = scale;
     } else {
-        begin_ahead(&work, ROWS_CHUNKS, ahead, 0);
+        begin_ahead(&work, E4M3, ROWS_CHUNKS, ahead, 0);
     }
     const struct by by = by_scale(scale);
     for (work.col = 0; work.col < ask->cols; work.col += step, turn ^= 1) {
-        next_span(&work, ROWS_CHUNKS, ahead, turn,
-                  work.col + step < ask->cols ? work.col + step : work.col);
+        work.stream.from += 2 * step;
+        next_span(&work, ROWS_CHUNKS, ahead, turn, work.col + step < ask->cols);
         u32 own = span_magnitude(&work, ROWS_CHUNKS);
         amax = most_u32(amax, own);
         fp8_span(&work, ROWS_CHUNKS, by, ratio(float_of(own << 16), by));
@@ -130,7 +132,8 @@ INLINE void fp8_whole(struct work *work, const int kind, struct by by, uint4 *mi
             put_words(work->x[c + k], next[2 * (c + k)]);
 #endif
         }
-        write_chunks((u8 *)ask->weight + at + c * 2 * EIGHT, work->place, out[0], out[1]);
+        write_chunks((u8 *)ask->weight + at + c * 2 * EIGHT + work->place.half * 16, work->place,
+                     out[0], out[1]);
     }
     end_batch();
 }
@@ -195,6 +198,7 @@ KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast
     begin_work(&ask, (u64)blockIdx.x * STRIPE + threadIdx.x / 2, &work);
     if (threadIdx.x < 3)
         slot[threadIdx.x] = 0;
+    begin_stream(&work, E4M3, CHUNKS, 0);
     begin_result(&shared);
     work.col = 0;
     read_block(&work, mine);

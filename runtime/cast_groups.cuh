@@ -190,7 +190,6 @@ INLINE void write_scales(const struct work *work, const int format, const u32 *s
     const u64 col = work->col;
     const int chunks = CHUNKS_OF(format), each = EACH_OF(format), groups = chunks / each;
     const int bits = IS_WIDE(format) ? 16 : 8;
-    const u64 at = (work->place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
     if (!work->place.is_row || work->place.half)
         return;
     if (ask->cols % (SPAN_OF(chunks) * (u32)KEPT_SPANS_OF(format)) == 0) {
@@ -201,6 +200,7 @@ INLINE void write_scales(const struct work *work, const int format, const u32 *s
         keep_scales(work, format, word, kept);
         return;
     }
+    const u64 at = (work->place.row * ask->cols + col) / (u32)(each * 2 * EIGHT);
 #pragma unroll
     for (int g = 0; g < groups; g++) {
         if (col + (u32)(g * each * 2 * EIGHT) >= ask->cols)
@@ -436,12 +436,11 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
         make_nvfp4(ask, &rule, shared->nvfp4);
     begin_result(shared->result);
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
-    begin_ahead(&work, chunks, shared->ahead, 0);
+    begin_ahead(&work, kind, chunks, shared->ahead, 0);
     for (work.col = 0; work.col < ask->cols; work.col += SPAN_OF(chunks), turn ^= 1) {
-        const u64 behind = work.col + SPAN_OF(chunks);
         u32 stored[GROUPS_MOST];
-        /* Behind the last span comes the last once more. */
-        next_span(&work, chunks, shared->ahead, turn, behind < ask->cols ? behind : work.col);
+        work.stream.from += 2 * SPAN_OF(chunks);
+        next_span(&work, chunks, shared->ahead, turn, work.col + SPAN_OF(chunks) < ask->cols);
         if (format == NVFP4) {
             find_nvfp4(&work, &rule, stored);
             encode_nvfp4(&work, shared->nvfp4, stored);

@@ -28,6 +28,15 @@ typedef unsigned char u8;
 #define INLINE static __device__ __forceinline__
 #define APART  static __device__ __noinline__ /* what is rarely done stays out of the way */
 
+/* Nothing is done; but what is in such a register is not computed anew where it is used. */
+#ifdef __CUDA_ARCH__
+#define KEEP_WORD(value) asm volatile("" : "+r"(value))
+#define KEEP_LONG(value) asm volatile("" : "+l"(value))
+#else
+#define KEEP_WORD(value) (void)(value)
+#define KEEP_LONG(value) (void)(value)
+#endif
+
 /* The value that the thread whose number differs by the bits of `mask` gives; all threads meet. */
 #if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_PLATFORM_AMD__)
 #define EXCHANGE(value, mask) __shfl_xor(value, mask)

@@ -388,10 +388,19 @@ INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
             x[i / 2] |= (u32)from[i] << (16 * (i & 1));
 }
 
+/* What a thread has at hand of whole spans, so that nothing of it is computed for each. */
+struct stream {
+    u64 from;     /* what it copies of the span that is begun next; see ask_ahead */
+    u64 codes;    /* of its row, 16 bytes on in the second thread */
+    u32 step;     /* bytes of the rows that a warp copies at once */
+    u32 to, mine; /* places in a span's: where it copies to, and what it reads */
+};
+
 /* A thread at work on its row. */
 struct work {
     const struct k3_cast_ask *ask;
     struct place place;
+    struct stream stream;
     struct sums sums;
     struct counts counts;
     u64 col; /* where the span begins */
@@ -481,7 +490,7 @@ INLINE void put_words(u32 *x, uint4 v)
 /* Are whole spans all that rows have, and 16 rows there for each warp? */
 INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
 {
-    return HAS_AHEAD && ask->cols % SPAN_OF(chunks) == 0 &&
+    return HAS_AHEAD && ask->cols % SPAN_OF(chunks) == 0 && ask->cols >> 28 == 0 &&
            (blockIdx.x + 1) * (u64)(PAIR_BLOCK / 2) <= ask->row_count;
 }
 
@@ -492,47 +501,70 @@ INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
     return (threadIdx.x / 32 * 16 + row) * (u32)chunks * 32 + (piece ^ row % 4 * 2) * 16;
 }
 
-/* The span at `col` into a place.  Threads copy what lies together, not what they will read: so
- * each line of 128 bytes is asked for once. */
-INLINE void ask_ahead(const struct work *work, const int chunks, uint4 *place, u64 col)
+#define WARP_ROWS(chunks) (16 / (u32)(chunks)) /* that a warp copies at once */
+
+/* Spans from `col` on are what is asked for next. */
+INLINE void begin_stream(struct work *work, const int kind, const int chunks, u64 col)
 {
     const struct k3_cast_ask *ask = work->ask;
-    const u32 pieces = 2 * (u32)chunks, rows = 32 / pieces; /* of a row; at once */
-    const u32 piece = threadIdx.x % pieces, row = threadIdx.x % 32 / pieces;
+    const u32 pieces = 2 * (u32)chunks, piece = threadIdx.x % pieces;
+    const u32 row = threadIdx.x % 32 / pieces;
     const u64 first = (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 32 * 16 + row;
-    const u8 *from = (const u8 *)ask->x + (first * ask->cols + col + piece * EIGHT) * 2;
-    const u64 step = ask->cols * 2 * rows;
-#pragma unroll
-    for (u32 c = 0; c < (u32)chunks; c++, from += step)
-        copy_ahead((uint4 *)((u8 *)place + piece_at(chunks, row + c * rows, piece)),
-                   (const uint4 *)from);
-    end_batch();
+    struct stream *stream = &work->stream;
+    stream->from = ask->x + (first * ask->cols + col + piece * EIGHT) * 2;
+    stream->codes = ask->weight + work->place.row * ask->cols / (IS_NIBBLE(kind) ? 2 : 1) +
+                    work->place.half * 16;
+    stream->step = (u32)ask->cols * 2 * WARP_ROWS(chunks);
+    stream->to = piece_at(chunks, row, piece);
+    stream->mine = piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
+    KEEP_LONG(stream->from);
+    KEEP_LONG(stream->codes);
+    KEEP_WORD(stream->step);
+    KEEP_WORD(stream->to);
+    KEEP_WORD(stream->mine);
 }
 
-/* The span at work->col; the one at `behind`, which is read next, is begun.  `ahead` has two places,
- * `turn` says which is this one's.  Other rows are read as they are needed. */
-INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, u64 behind)
+/* A span into one of two places.  Threads copy what lies together, not what they will read: so each
+ * line of 128 bytes is asked for once. */
+INLINE void ask_ahead(const struct stream *stream, const int chunks, uint4 *ahead, u32 turn)
 {
-    const u32 words = (u32)chunks * PAIR_BLOCK; /* of a place */
+    u8 *place = (u8 *)ahead + turn * (u32)chunks * PAIR_BLOCK * 16;
+    u64 from = stream->from;
+#pragma unroll
+    for (u32 c = 0; c < (u32)chunks; c++, from += stream->step) {
+        /* Rows of the next are as many on; where these are two, pieces change places, see above. */
+        u32 to = chunks == 8 && c % 2 ? stream->to ^ 64 : stream->to;
+        copy_ahead((uint4 *)(place + to + c * WARP_ROWS(chunks) * (u32)chunks * 32),
+                   (const uint4 *)from);
+    }
+}
+
+/* The span at work->col; and that at `stream.from` is begun, if `is_asked`.  `ahead` has two places,
+ * `turn` says which is this one's.  Other rows are read as they are needed. */
+INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, int is_asked)
+{
     if (!has_spans(work->ask, chunks)) {
         read_span(work, chunks);
         return;
     }
-    ask_ahead(work, chunks, ahead + (turn ^ 1) * words, behind);
+    if (is_asked)
+        ask_ahead(&work->stream, chunks, ahead, turn ^ 1);
+    end_batch();
     await_batches(1);
     MEET_WARP();
-    const u32 at =
-        turn * words * 16 + piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
+    const u8 *place = (const u8 *)ahead + turn * (u32)chunks * PAIR_BLOCK * 16;
 #pragma unroll
     for (int c = 0; c < chunks; c++)
-        put_words(work->x[c], *(const uint4 *)((const u8 *)ahead + (at ^ (u32)(32 * c))));
+        put_words(work->x[c], *(const uint4 *)(place + (work->stream.mine ^ (u32)(32 * c))));
 }
 
-/* The first span is begun. */
-INLINE void begin_ahead(const struct work *work, const int chunks, uint4 *ahead, u64 col)
+/* The span at `col` is begun. */
+INLINE void begin_ahead(struct work *work, const int kind, const int chunks, uint4 *ahead, u64 col)
 {
+    begin_stream(work, kind, chunks, col);
     if (has_spans(work->ask, chunks))
-        ask_ahead(work, chunks, ahead, col);
+        ask_ahead(&work->stream, chunks, ahead, 0);
+    end_batch();
 }
 
 /* A span by the scales of its chunks, of which at least one is not quick. */
@@ -569,7 +601,7 @@ INLINE void encode_span(struct work *work, const int kind, const int by_what, co
 }
 
 /* Codes of a whole span, of four bits: the two threads of a row have every other piece of it; each
- * takes one half of the span off the other, so that it writes 16 bytes at a time. */
+ * takes one half of the span off the other, so that it writes 16 bytes at a time. `to`: its half. */
 INLINE void write_span(const int chunks, u8 *to, struct place place, u32 out[CHUNKS][2])
 {
     u32 mine[CHUNKS]; /* words in their order */
@@ -583,7 +615,7 @@ INLINE void write_span(const int chunks, u8 *to, struct place place, u32 out[CHU
     }
     if (!place.is_row)
         return;
-    uint4 *at = (uint4 *)to + place.half * (u32)(chunks / 4);
+    uint4 *at = (uint4 *)to;
 #pragma unroll
     for (int q = 0; q < chunks / 4; q++) {
         uint4 v;
@@ -593,7 +625,7 @@ INLINE void write_span(const int chunks, u8 *to, struct place place, u32 out[CHU
 }
 
 /* Two chunks of codes to 16 bytes of each of the two threads: the first writes the first chunk, the
- * second the other, so that no piece of 32 bytes is written twice. */
+ * second the other, so that no piece of 32 bytes is written twice.  `to`: its 16 bytes. */
 INLINE void write_chunks(u8 *to, struct place place, const u32 *a, const u32 *b)
 {
     u32 got[2];
@@ -604,7 +636,7 @@ INLINE void write_chunks(u8 *to, struct place place, const u32 *a, const u32 *b)
     v.x = place.half ? got[0] : a[0], v.y = place.half ? got[1] : a[1];
     v.z = place.half ? b[0] : got[0], v.w = place.half ? b[1] : got[1];
     if (place.is_row)
-        *(uint4 *)(to + 2 * EIGHT * place.half) = v;
+        *(uint4 *)to = v;
 }
 
 /* Codes of eight values. */
@@ -627,15 +659,15 @@ INLINE void write_codes(struct work *work, const int kind, const int chunks)
     const struct k3_cast_ask *ask = work->ask;
     const struct place place = work->place;
     if (ask->cols % SPAN_OF(chunks) == 0) {
-        u64 at = place.row * ask->cols + work->col;
+        u8 *to = (u8 *)work->stream.codes;
         if (IS_NIBBLE(kind)) {
-            write_span(chunks, (u8 *)ask->weight + at / 2, place, work->out);
+            write_span(chunks, to + work->col / 2 + place.half * (u32)(chunks / 4 - 1) * 16, place,
+                       work->out);
             return;
         }
 #pragma unroll
         for (int c = 0; c < chunks; c += 2)
-            write_chunks((u8 *)ask->weight + at + c * 2 * EIGHT, place, work->out[c],
-                         work->out[c + 1]);
+            write_chunks(to + work->col + c * 2 * EIGHT, place, work->out[c], work->out[c + 1]);
         return;
     }
 #pragma unroll

@@ -280,6 +280,19 @@ static void all_shapes(void **state)
         }
 }
 
+/* Rows so long that their scales are written 16 bytes at a time, and some so short; with rows of
+ * warps and of groups of threads missing at the end. */
+static void long_rows(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < FORMAT_COUNT; f++) {
+        fill(FILL_WEIGHTS, 83, 2048);
+        all_variants(formats[f].to, 83, 2048);
+        fill(FILL_WEIGHTS, 64, 1664);
+        all_variants(formats[f].to, 64, 1664);
+    }
+}
+
 /* Blocks whose largest values fall from left to right, so that what one leaves behind would be seen
  * in the next. */
 static void falling_blocks(void **state)
@@ -515,6 +528,7 @@ int main(void)
         cmocka_unit_test(mx_shapes),         cmocka_unit_test(mx_all_codes),
         cmocka_unit_test(mx_several_pieces), cmocka_unit_test(falling_blocks),
         cmocka_unit_test(mx_nan_scale),      cmocka_unit_test(quick_quotients),
+        cmocka_unit_test(long_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
