@@ -142,12 +142,13 @@ INLINE u32 group_scale(const int format, u32 amax, const struct rule *rule, stru
     return stored;
 }
 
-/* Largest quotient of a group, as the CPU compares it. */
-INLINE float largest_quotient(const int format, u32 amax, struct by by)
+/* Largest quotient of a group, as the CPU compares it; exact for MX, or so small that this does not
+ * matter. */
+INLINE float largest_quotient(const int format, u32 amax, struct by by, u32 stored)
 {
     float a = float_of(amax << 16);
-    if (IS_MX(format) && by.inverse > 0.0f)
-        return a * by.inverse;
+    if (IS_MX(format))
+        return a * float_of(stored < 254 ? (254 - stored) << 23 : 0x00400000u);
     return ratio(a, by);
 }
 
@@ -253,14 +254,7 @@ INLINE u32 mse_byte(const int kind, u32 x[][4], u32 half, u32 floor_byte, u32 am
     return amax ? best : floor_byte;
 }
 
-INLINE void count(struct counts *counts, const int kind, u32 amax, float q_most, int is_there)
-{
-    counts->refused += amax >= BF16_INF;
-    counts->saturated += q_most > most_of(kind);
-    counts->zero += amax == 0 && is_there;
-}
-
-/* Scales of groups of 32 and 128 columns: both threads of a row do the same, one of them counts. */
+/* Scales of groups of 32 and 128 columns: both threads of a row do the same. */
 INLINE void find_scales(struct work *work, const int format, const int is_mse,
                         const struct rule *rule, u32 *stored)
 {
@@ -280,15 +274,30 @@ INLINE void find_scales(struct work *work, const int format, const int is_mse,
             stored[g] = mse_byte(kind, &work->x[first], work->place.half, stored[g], amax);
             by = by_byte(stored[g]);
         }
-        float q_most = largest_quotient(format, amax, by);
+        float q_most = largest_quotient(format, amax, by, stored[g]);
         work->all_quick &= is_quick(kind, by, q_most);
-        if (work->place.half == 0)
-            count(&work->counts, kind, amax, q_most,
-                  work->col + (u32)first * 2 * EIGHT < work->ask->cols);
+        work->amax = most_u32(work->amax, amax);
+        work->counts.saturated += q_most > most_of(kind);
+        work->counts.zero += amax == 0;
 #pragma unroll
         for (int c = first; c < first + each; c++)
             work->by[c] = by;
     }
+}
+
+/* A row's counts.  Groups behind its end, in its last span, were counted as zeros. */
+INLINE void end_counts(struct work *work, const int format)
+{
+    const u32 half = work->place.half, columns = EACH_OF(format) * 2 * EIGHT;
+    const u32 first = format == NVFP4 && half ? 2 : 0;
+    const int count = format == NVFP4 ? 2 : CHUNKS_OF(format) / EACH_OF(format);
+    work->counts.refused = work->amax >= BF16_INF;
+    if (format != NVFP4 && half)
+        work->counts.zero = work->counts.saturated = 0; /* the first thread has them */
+    else
+        for (u32 g = first; g < first + (u32)count; g++)
+            work->counts.zero -= work->col - SPAN_OF(CHUNKS_OF(format)) + g * columns >=
+                                 work->ask->cols;
 }
 
 #define QUICK_BIT 0x80u /* beside a scale byte */
@@ -317,10 +326,9 @@ INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
         u32 amax = most_u32(half ? own[g + 2] : own[g], got);
         u32 byte = quick_nvfp4_byte(amax, rule), limit = rule->nvfp4->limit[byte];
         mine |= (byte | (amax < limit >> 16 ? QUICK_BIT : 0)) << (8 * g);
-        work->counts.refused += amax >= BF16_INF;
+        work->amax = most_u32(work->amax, amax);
         work->counts.saturated += amax >= (limit & 0xffff);
-        work->counts.zero +=
-            amax == 0 && work->col + half * 32 + (u32)g * 16 < work->ask->cols;
+        work->counts.zero += amax == 0;
     }
     other = EXCHANGE(mine, 1);
     u32 all = half ? other | mine << 16 : mine | other << 16;
@@ -451,6 +459,7 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
         write_scales(&work, format, stored, &kept);
         write_codes(&work, kind, chunks);
     }
+    end_counts(&work, format);
     end_work(&work, shared->result);
 }
 

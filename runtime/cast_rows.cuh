@@ -232,30 +232,30 @@ INLINE u32 join_pairs(const u32 *code)
         return out;                                                                                \
     }
 PAIR(pair_product, "mul.rn.bf16x2")
-PAIR(pair_sum, "add.rn.bf16x2")
-PAIR(pair_less, "sub.rn.bf16x2")
 PAIR(pair_most, "max.bf16x2")
 PAIR(pair_least, "min.bf16x2")
+/* The larger of the magnitudes, with a sign that says nothing. */
+PAIR(pair_largest, "max.xorsign.abs.bf16x2")
 
-/* x - v * scale */
-INLINE u32 pair_error(u32 v, u32 scale, u32 x)
+INLINE u32 pair_fused(u32 a, u32 b, u32 c)
 {
     u32 out;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(v ^ 0x80008000u), "r"(scale), "r"(x));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
     return out;
 }
 
-/* Two codes and the two magnitudes of their errors; as nearest_float and raised_code.  Each code is
- * in front of 6 bits of zeros in its half. */
+/* Two codes and their two errors; as nearest_float and raised_code.  Each code is in front of 6 bits
+ * of zeros in its half. */
 INLINE u32 e2m1_pair(const int kind, u32 x, struct by by, u32 *error)
 {
-    const u32 inverse = bits_of(by.inverse) >> 16, scale = bits_of(by.scale) >> 16;
+    const u32 inverse = bits_of(by.inverse) >> 16, less = (bits_of(by.scale) >> 16) + 0x8000;
     u32 q = pair_product(x, inverse * 0x10001u);
     if (kind == E2M1_CLIP)
-        q = pair_least(q, 0x40c040c0u);                             /* 6 */
-    u32 adder = (pair_most(q, 0x3f803f80u) & 0x7f807f80u) + 0x03000300u; /* of at least 1, 2^6 */
-    u32 v = pair_less(pair_sum(q, adder), adder);
-    *error = pair_error(v, scale * 0x10001u, x) & MAGNITUDES;
+        q = pair_least(q, 0x40c040c0u);                          /* 6 */
+    u32 binade = pair_most(q, 0x3f803f80u) & 0x7f807f80u;        /* of at least 1 */
+    u32 sum = pair_fused(binade, 0x42804280u, q);                /* 2^6 */
+    u32 v = pair_fused(binade, 0xc280c280u, sum);
+    *error = pair_fused(v, less * 0x10001u, x);
     return pair_product(v, 0x00800080u); /* 2^-126 */
 }
 
@@ -274,8 +274,9 @@ INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct su
             sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);
         }
     }
-    u32 most = pair_most(pair_most(error[0], error[1]), pair_most(error[2], error[3]));
-    sums->most = fmaxf(sums->most, fmaxf(float_of(most & 0xffff0000u), float_of(most << 16)));
+    u32 most = pair_largest(pair_largest(error[0], error[1]), pair_largest(error[2], error[3]));
+    sums->most = fmaxf(sums->most, fmaxf(fabsf(float_of(most & 0xffff0000u)),
+                                         fabsf(float_of(most << 16))));
     out[0] = join_pairs(code) | nibble_signs(x);
     out[1] = 0;
 }
@@ -403,7 +404,8 @@ struct work {
     struct stream stream;
     struct sums sums;
     struct counts counts;
-    u64 col; /* where the span begins */
+    u32 amax; /* BF16 code of the largest of groups' magnitudes, where groups have scales */
+    u64 col;  /* where the span begins */
     u32 x[CHUNKS][4], out[CHUNKS][2];
     struct by by[CHUNKS]; /* of the group that a chunk is in */
     int all_quick;        /* as is_quick, of all of them */
@@ -416,6 +418,7 @@ INLINE void begin_work(const struct k3_cast_ask *ask, u64 row, struct work *work
     work->place.row = work->place.is_row ? row : ask->row_count - 1;
     work->place.half = threadIdx.x & 1;
     work->counts.saturated = work->counts.zero = work->counts.refused = 0;
+    work->amax = 0;
     begin_sums(&work->sums);
 }
 
