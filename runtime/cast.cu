@@ -10,6 +10,9 @@
 #ifndef K3_CAST_NUM_CUH
 #include "cast_num.cuh"
 #endif
+#ifndef K3_CAST_PAIRS_CUH
+#include "cast_pairs.cuh"
+#endif
 #ifndef K3_CAST_ROWS_CUH
 #include "cast_rows.cuh"
 #endif

@@ -338,18 +338,6 @@ INLINE void find_nvfp4(struct work *work, const struct rule *rule, u32 *stored)
         stored[g] = all >> (8 * g) & 127;
 }
 
-/* Ones in each half of a pair where a is at least b, both magnitudes of BF16. */
-INLINE u32 pair_at_least(u32 a, u32 b)
-{
-#if HAS_PAIRS
-    u32 out;
-    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-    return out;
-#else
-    return (a >> 16 >= b >> 16 ? 0xffff0000u : 0) | ((a & 0xffff) >= (b & 0xffff) ? 0xffff : 0);
-#endif
-}
-
 INLINE u32 select_bits(u32 mask, u32 a, u32 b)
 {
     return (mask & a) | (~mask & b);
@@ -358,14 +346,13 @@ INLINE u32 select_bits(u32 mask, u32 a, u32 b)
 /* The magnitudes of two codes, which are in front of 6 bits of zeros in their halves. */
 INLINE void pair_values(u32 codes, float *value)
 {
-#if HAS_PAIRS
-    codes = pair_product(codes, 0x7e807e80u); /* 2^126 */
-    value[0] = float_of(codes << 16);
-    value[1] = float_of(codes & 0xffff0000u);
-#else
-    value[0] = float_of(codes << 16) * 0x1p126f;
-    value[1] = float_of(codes & 0xffff0000u) * 0x1p126f;
-#endif
+    const u32 values = HAS_PAIRS ? pair_product(codes, 0x7e807e80u) : codes; /* 2^126 */
+    value[0] = float_of(values << 16);
+    value[1] = float_of(values & 0xffff0000u);
+    if (!HAS_PAIRS) {
+        value[0] *= 0x1p126f;
+        value[1] *= 0x1p126f;
+    }
 }
 
 /* Codes of two magnitudes, by three steps between the least that become each; in front of 6 bits of
@@ -388,13 +375,13 @@ INLINE void eight_of_nvfp4(const u32 *x, const struct nvfp4_scale *by, struct su
         least[i] = by->least[i];
 #pragma unroll
     for (int k = 0; k < EIGHT / 2; k++) {
-        const u32 pair = x[k] & MAGNITUDES;
+        const u32 pair = x[k];
         float value[2];
         code[k] = nvfp4_pair(pair, least);
         pair_values(code[k], value);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float a = float_of(bits_at(&pair, i)), d = a - PRODUCT(value[i], by->scale);
+            float a = float_of(bits_at(&pair, i)), d = fabsf(a) - PRODUCT(value[i], by->scale);
             double wide = (double)d, x_wide = (double)a;
             sums->x2[2 * k + i] = __fma_rn(x_wide, x_wide, sums->x2[2 * k + i]);
             sums->err2[2 * k + i] = __fma_rn(wide, wide, sums->err2[2 * k + i]);

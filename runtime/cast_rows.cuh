@@ -213,36 +213,6 @@ INLINE u32 join_pairs(const u32 *code)
     return bytes_of(low | low >> 12, high | high >> 12, 0x5410);
 }
 
-#define MAGNITUDES 0x7fff7fffu /* of two BF16 numbers */
-
-/* BF16 numbers in pairs, where GPUs have that: for E2M1 by a power of two all that lies between a
- * value and its code or its error has 8 bits, so nothing is rounded but what has to be. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define HAS_PAIRS 1
-#else
-#define HAS_PAIRS 0
-#endif
-
-#if HAS_PAIRS
-#define PAIR(name, does)                                                                           \
-    INLINE u32 name(u32 a, u32 b)                                                                  \
-    {                                                                                              \
-        u32 out;                                                                                   \
-        asm(does " %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));                                     \
-        return out;                                                                                \
-    }
-PAIR(pair_product, "mul.rn.bf16x2")
-PAIR(pair_most, "max.bf16x2")
-PAIR(pair_least, "min.bf16x2")
-/* The larger of the magnitudes, with a sign that says nothing. */
-PAIR(pair_largest, "max.xorsign.abs.bf16x2")
-
-INLINE u32 pair_fused(u32 a, u32 b, u32 c)
-{
-    u32 out;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
-    return out;
-}
 
 /* Two codes and their two errors; as nearest_float and raised_code.  Each code is in front of 6 bits
  * of zeros in its half. */
@@ -259,6 +229,8 @@ INLINE u32 e2m1_pair(const int kind, u32 x, struct by by, u32 *error)
     return pair_product(v, 0x00800080u); /* 2^-126 */
 }
 
+/* As eight_quickly: what lies between a value and its code or its error has 8 bits, so nothing is
+ * rounded but what has to be. */
 INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct sums *sums, u32 *out)
 {
     u32 code[4], error[4];
@@ -280,7 +252,6 @@ INLINE void eight_in_pairs(const int kind, const u32 *x, struct by by, struct su
     out[0] = join_pairs(code) | nibble_signs(x);
     out[1] = 0;
 }
-#endif
 
 /* Eight values by a scale that has an inverse, none above 1.7 times what the format holds (E2M1
  * without clipping: below 7; integers: at most 1 more than it holds, so that none is below the
@@ -292,12 +263,10 @@ INLINE void eight_quickly(const int kind, const int by_what, const u32 *x, struc
 {
     const int is_pow2 = by_what == BY_POW2;
     u32 from[4];
-#if HAS_PAIRS
-    if (IS_E2M1(kind) && is_pow2) {
+    if (HAS_PAIRS && IS_E2M1(kind) && is_pow2) {
         eight_in_pairs(kind, x, by, sums, out);
         return;
     }
-#endif
     out[0] = out[1] = 0;
 #pragma unroll
     for (int k = 0; k < EIGHT / 2; k++)
@@ -392,7 +361,7 @@ INLINE void read_eight(const struct k3_cast_ask *ask, u64 row, u64 col, u32 *x)
 /* What a thread has at hand of whole spans, so that nothing of it is computed for each. */
 struct stream {
     u64 from;     /* what it copies of the span that is begun next; see ask_ahead */
-    u64 codes;    /* of its row, 16 bytes on in the second thread */
+    u64 codes;    /* bytes in front of those of its row, 16 more in the second thread */
     u32 step;     /* bytes of the rows that a warp copies at once */
     u32 to, mine; /* places in a span's: where it copies to, and what it reads */
 };
@@ -515,8 +484,8 @@ INLINE void begin_stream(struct work *work, const int kind, const int chunks, u6
     const u64 first = (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 32 * 16 + row;
     struct stream *stream = &work->stream;
     stream->from = ask->x + (first * ask->cols + col + piece * EIGHT) * 2;
-    stream->codes = ask->weight + work->place.row * ask->cols / (IS_NIBBLE(kind) ? 2 : 1) +
-                    work->place.half * 16;
+    stream->codes =
+        work->place.row * ask->cols / (IS_NIBBLE(kind) ? 2 : 1) + work->place.half * 16;
     stream->step = (u32)ask->cols * 2 * WARP_ROWS(chunks);
     stream->to = piece_at(chunks, row, piece);
     stream->mine = piece_at(chunks, threadIdx.x / 2 % 16, work->place.half);
@@ -662,7 +631,7 @@ INLINE void write_codes(struct work *work, const int kind, const int chunks)
     const struct k3_cast_ask *ask = work->ask;
     const struct place place = work->place;
     if (ask->cols % SPAN_OF(chunks) == 0) {
-        u8 *to = (u8 *)work->stream.codes;
+        u8 *to = (u8 *)ask->weight + work->stream.codes;
         if (IS_NIBBLE(kind)) {
             write_span(chunks, to + work->col / 2 + place.half * (u32)(chunks / 4 - 1) * 16, place,
                        work->out);

@@ -293,6 +293,9 @@ static inline void raise64(unsigned long long *at, unsigned long long value)
 #define atomicMax(at, value)                                                                       \
     _Generic((at), unsigned * : raise32, unsigned long long * : raise64)(at, value)
 
+bool gpu_on_cpu_has_pairs;
+#define HAS_PAIRS gpu_on_cpu_has_pairs
+
 /* Warnings of our C that the dialect's compilers do not have. */
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #pragma GCC diagnostic ignored "-Wconversion"
@@ -300,6 +303,25 @@ static inline void raise64(unsigned long long *at, unsigned long long value)
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "cast.cu"
+
+unsigned gpu_on_cpu_pairs_differ(unsigned scale_byte)
+{
+    const struct by by = by_byte(scale_byte);
+    unsigned count = 0;
+    for (u32 a = 0; a < BF16_INF; a++) {
+        float x = float_of(a << 16), q = quotient(1, x, by);
+        for (int kind = E2M1; kind <= E2M1_CLIP; kind += E2M1_CLIP - E2M1) {
+            if (!is_quick(kind, by, q))
+                continue;
+            u32 error, code = e2m1_pair(kind, a | a << 16, by, &error);
+            float value = nearest_float(E2M1, kind == E2M1_CLIP, q);
+            float d = __fmaf_rn(-value, by.scale, x);
+            count += code != (raised_code(E2M1, value) >> 16) * 0x10001u;
+            count += (error & MAGNITUDES) != (bits_of(fabsf(d)) >> 16) * 0x10001u;
+        }
+    }
+    return count;
+}
 
 gpu_kernel *gpu_on_cpu_find(const char *name)
 {
