@@ -29,7 +29,7 @@
 #define NVFP4_LEAST     0x1p-9f
 #define NVFP4_BYTES     128 /* scale bytes; the last is NaN and never used for finite values */
 
-/* A scale of NVFP4, and the least BF16 magnitudes that become code 1, 2 ... 7, each of them twice. */
+/* A scale of NVFP4, and the least BF16 magnitudes that become code 1, 2 ... 7, each twice. */
 struct nvfp4_scale {
     float scale;
     u32 least[7];
@@ -38,8 +38,8 @@ struct nvfp4_scale {
 /* What is found once for a group of threads. */
 struct nvfp4_table {
     struct nvfp4_scale by[NVFP4_BYTES]; /* by scale byte */
-    /* By scale byte, least BF16 magnitudes: that makes a group saturated, and in the upper half, that
-     * is not quick. */
+    /* By scale byte, least BF16 magnitudes: that makes a group saturated, and in the upper half,
+     * that is not quick. */
     u32 limit[NVFP4_BYTES];
     int byte[128]; /* of amax by its fraction, less 8 for each binade */
 };
@@ -68,7 +68,7 @@ INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format,
     return rule;
 }
 
-/* The least BF16 magnitude (its code) whose quotient is above `limit`, or `limit` if that counts. */
+/* The least BF16 magnitude, its code, whose quotient is above `limit`, or is it if that counts. */
 INLINE u32 least_above(float scale, float limit, int is_limit)
 {
     u32 low = 0, high = BF16_INF; /* not above, above */
@@ -120,7 +120,7 @@ INLINE void make_nvfp4(const struct k3_cast_ask *ask, const struct rule *rule,
     /* An amax whose scale is about 16 before it is rounded. */
     const u32 global = bits_of(ask->global) >> 23;
     const u32 binade = (ask->is_modelopt ? global : 254 - global) + 6;
-    const int is_usual = global > 67 && global < 187; /* neither quotient nor product is subnormal */
+    const int is_usual = global > 67 && global < 187; /* nothing on the way is subnormal */
     for (u32 i = threadIdx.x; i < 128; i += blockDim.x)
         table->byte[i] = is_usual ? (int)nvfp4_byte(float_of(binade << 23 | i << 16), rule) -
                                         8 * (int)binade

@@ -13,8 +13,8 @@ EMBED(k3_cast_hip, HIP_BYTES("cast"));
 /* hipRTC has no headers: they come first.  The byte behind it all ends the string. */
 EMBED(k3_cast_source,
       SOURCE_BYTES("cast_ask.h") SOURCE_BYTES("cast_num.cuh") SOURCE_BYTES("cast_pairs.cuh")
-          SOURCE_BYTES("cast_rows.cuh") SOURCE_BYTES("cast_groups.cuh")
-              SOURCE_BYTES("cast_fp8.cuh") SOURCE_BYTES("cast_mx.cuh") SOURCE_BYTES("cast.cu"));
+          SOURCE_BYTES("cast_rows.cuh") SOURCE_BYTES("cast_groups.cuh") SOURCE_BYTES("cast_fp8.cuh")
+              SOURCE_BYTES("cast_mx.cuh") SOURCE_BYTES("cast.cu"));
 
 const struct k3_gpu_program k3_cast_program = {
     .file = "cast.cu",

@@ -438,9 +438,9 @@ INLINE void make_shifts(struct mx_shared *shared)
             (u8)e4m3_code(e2m1_value(magnitude) * e8m0_value(127 + BLOCK_TOP - shift));
 }
 
-/* Two blocks that are neighbours in a row are done together, so that what is read of a row is a line
- * of 128 bytes.  What a thread has of them: eight groups of 32 are a row, so 32 rows at once, four
- * times.  Codes wait in shared memory, the thread's own. */
+/* Two blocks that are neighbours in a row are done together, so that what is read of a row is a
+ * line of 128 bytes.  What a thread has of them: eight groups of 32 are a row, so 32 rows at once,
+ * four times.  Codes wait in shared memory, the thread's own. */
 struct tile {
     uint4 *codes;
     u32 scale[TILE_READS];

@@ -3,9 +3,10 @@
  *
  * Two threads work on a row.  One has the first eight of every sixteen values, the other the last
  * eight: so each keeps eight of the sixteen sums, adds to them in the order of columns, and reads
- * 16 bytes at a time.  A span of 64 or 128 columns is 4 or 8 such reads, all begun before the first
- * is needed.  Threads of rows that do not exist work on the last row and write nothing, since all
- * threads must meet where they exchange values.
+ * 16 bytes at a time.  A span of 64 or 128 columns is 4 or 8 such reads; where GPUs copy into
+ * shared memory by themselves, a warp begins the next span of its 16 rows while it encodes one.
+ * Threads of rows that do not exist work on the last row and write nothing, since all threads must
+ * meet where they exchange values.
  * So a launch has two threads for each row, and takes as long as one row does: casts of few rows
  * want other launches beside them. */
 #ifndef K3_CAST_ROWS_CUH
@@ -214,8 +215,8 @@ INLINE u32 join_pairs(const u32 *code)
 }
 
 
-/* Two codes and their two errors; as nearest_float and raised_code.  Each code is in front of 6 bits
- * of zeros in its half. */
+/* Two codes and their two errors; as nearest_float and raised_code.  Each code is in front of 6
+ * bits of zeros in its half. */
 INLINE u32 e2m1_pair(const int kind, u32 x, struct by by, u32 *error)
 {
     const u32 inverse = bits_of(by.inverse) >> 16, less = (bits_of(by.scale) >> 16) + 0x8000;
@@ -466,8 +467,8 @@ INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
            (blockIdx.x + 1) * (u64)(PAIR_BLOCK / 2) <= ask->row_count;
 }
 
-/* Bytes in front of a piece of 16 bytes.  A warp's 16 rows of a span lie one behind the other; pieces
- * change places within rows so that eight threads that read eight of them meet all banks. */
+/* Bytes in front of a piece of 16 bytes.  A warp's 16 rows of a span lie one behind the other;
+ * pieces change places within rows so that eight threads that read eight of them meet all banks. */
 INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
 {
     return (threadIdx.x / 32 * 16 + row) * (u32)chunks * 32 + (piece ^ row % 4 * 2) * 16;
@@ -511,8 +512,8 @@ INLINE void ask_ahead(const struct stream *stream, const int chunks, uint4 *ahea
     }
 }
 
-/* The span at work->col; and that at `stream.from` is begun, if `is_asked`.  `ahead` has two places,
- * `turn` says which is this one's.  Other rows are read as they are needed. */
+/* The span at work->col; and that at `stream.from` is begun, if `is_asked`.  `ahead` has two
+ * places, `turn` says which is this one's.  Other rows are read as they are needed. */
 INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, int is_asked)
 {
     if (!has_spans(work->ask, chunks)) {
@@ -573,7 +574,7 @@ INLINE void encode_span(struct work *work, const int kind, const int by_what, co
 }
 
 /* Codes of a whole span, of four bits: the two threads of a row have every other piece of it; each
- * takes one half of the span off the other, so that it writes 16 bytes at a time. `to`: its half. */
+ * takes one half of the span off the other, so that it writes 16 bytes at a time, `to` its half. */
 INLINE void write_span(const int chunks, u8 *to, struct place place, u32 out[CHUNKS][2])
 {
     u32 mine[CHUNKS]; /* words in their order */

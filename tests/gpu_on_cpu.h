@@ -14,8 +14,8 @@
 /* Kernels do as on a GPU that computes with pairs of BF16; set before a run. */
 extern bool gpu_on_cpu_has_pairs;
 
-/* Of all BF16 magnitudes that are quick by this scale byte: how many have other E2M1 codes or errors
- * by pairs of BF16 than by FP32. */
+/* Of all BF16 magnitudes that are quick by this scale byte: how many have other E2M1 codes or
+ * errors by pairs of BF16 than by FP32. */
 unsigned gpu_on_cpu_pairs_differ(unsigned scale_byte);
 
 typedef void gpu_kernel(const struct k3_cast_ask ask);

@@ -148,8 +148,7 @@ static void check(const struct job *job)
     for (int turn = 0; turn <= is_pairs; turn++) {
         gpu_on_cpu_has_pairs = turn;
         if (by_kernel(job) != (rc == 0))
-            say(job, rc ? "refused by the CPU alone" : "refused by the kernel alone",
-                (size_t)turn);
+            say(job, rc ? "refused by the CPU alone" : "refused by the kernel alone", (size_t)turn);
         if (rc == 0)
             compare(job);
     }
@@ -507,10 +506,10 @@ static uint64_t look_near(uint64_t m, uint64_t x)
 }
 
 /* The quick quotient is the rounded one but for a relative error below 2^-44 before it is rounded
- * (the rest of its inverse is good to 2^-22, and below 2^-22 of it).  Codes depend on the last bit only beside
- * the numbers of at most 9 bits where they change: so it can be wrong only where the true quotient
- * is next to one of the two half-way numbers around these.  For each x one or two scales come so
- * near: all of them are tried. */
+ * (the rest of its inverse is good to 2^-22, and below 2^-22 of it).  Codes depend on the last bit
+ * only beside the numbers of at most 9 bits where they change: so it can be wrong only where the
+ * true quotient is next to one of the two half-way numbers around these.  For each x one or two
+ * scales come so near: all of them are tried. */
 static void quick_quotients(void **state)
 {
     uint64_t tried = 0;
