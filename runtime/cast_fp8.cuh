@@ -91,16 +91,10 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
     end_work(&work, shared);
 }
 
-#ifndef V_ROWS
-#define V_ROWS 6
-#endif
-KERNEL __launch_bounds__(PAIR_BLOCK, V_ROWS) k3_cast_fp8_rows(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(PAIR_BLOCK, 6) k3_cast_fp8_rows(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result shared;
-#ifndef V_PAD
-#define V_PAD 0
-#endif
-    __shared__ uint4 ahead[HAS_AHEAD ? AHEAD_OF(ROWS_CHUNKS) + V_PAD : 1];
+    __shared__ uint4 ahead[HAS_AHEAD ? AHEAD_OF(ROWS_CHUNKS) : 1];
     begin_result(&shared);
     fp8_rows(&ask, &shared, ahead);
     end_result(&ask, &shared);

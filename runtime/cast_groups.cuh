@@ -462,34 +462,16 @@ INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int i
         end_result(&ask, &result);                                                                 \
     }
 
-#ifndef V_GM
-#define V_GM 4
-#endif
-#ifndef V_G4
-#define V_G4 5
-#endif
-#ifndef V_GN
-#define V_GN 5
-#endif
-#ifndef V_G8
-#define V_G8 6
-#endif
-#ifndef V_GI
-#define V_GI 6
-#endif
-#ifndef V_GL
-#define V_GL 4
-#endif
-GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, V_GM)
-GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, V_G8)
-GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, V_GM)
+GROUPED_KERNEL(k3_cast_mxfp4, MXFP4, 0, 4)
+GROUPED_KERNEL(k3_cast_mxfp8, MXFP8, 0, 6)
+GROUPED_KERNEL(k3_cast_mxfp4_floor, MXFP4_CLIP, 0, 4)
 GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
-GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, V_G4)
-GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, V_GL)
-GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, V_GI)
+GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
+GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 6)
 
-KERNEL __launch_bounds__(PAIR_BLOCK, V_GN) k3_cast_nvfp4(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result result;
     __shared__ u32 kept[KEPT_WORDS];
