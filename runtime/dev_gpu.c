@@ -630,8 +630,8 @@ static int hip_probe(uint32_t index, struct k3_err *err)
 
 #define GPU_OPS                                                                                    \
     .alloc = gpu_alloc, .release = gpu_release, .pin = gpu_pin, .unpin = gpu_unpin,                \
-    .copy_begin = gpu_copy_begin, .copy_wait = gpu_copy_wait, .copy_done = gpu_copy_done, .verify_units = gpu_verify_units,    \
-    .close = gpu_close
+    .copy_begin = gpu_copy_begin, .copy_wait = gpu_copy_wait, .copy_done = gpu_copy_done,          \
+    .verify_units = gpu_verify_units, .close = gpu_close
 
 const struct k3_dev_ops k3_dev_cuda = {
     .name = "cuda", .probe = cuda_probe, .open = cuda_open, GPU_OPS};

@@ -30,7 +30,8 @@ struct k3_io_options {
     uint32_t thread_count; /* pread: threads; 0: one for each core, direct: as many as depth */
     uint32_t region_count; /* at most K3_IO_REGION_COUNT_MAX */
     bool is_direct; /* pread: past the page cache.  uring always does so and does not look here. */
-    bool is_shared; /* pread, not direct: several threads bring one read.  Others do not look here. */
+    bool is_shared; /* pread, not direct: several threads bring one read.  Others do not look here.
+                     */
     const struct k3_io_region *regions; /* borrowed until close; reads elsewhere work as well */
     const struct k3_gpu *gpu; /* cufile, hipfile: in whose memory reads land; others ignore it */
     struct k3_err *note;      /* filled where an engine works, but not at its best; may be NULL */

@@ -519,8 +519,8 @@ static bool runs(const char *name, const struct k3_io_ops *engine, bool direct)
 
 int main(void)
 {
-    const struct CMUnitTest through[] = {SUITE(use_pread), SUITE(use_shared), SUITE(use_pread_fault),
-                                         SUITE(use_pread_late)};
+    const struct CMUnitTest through[] = {SUITE(use_pread), SUITE(use_shared),
+                                         SUITE(use_pread_fault), SUITE(use_pread_late)};
     const struct CMUnitTest direct[] = {SUITE(use_direct), SUITE(use_direct_late)};
     const struct CMUnitTest uring[] = {SUITE(use_uring), SUITE(use_uring_fault),
                                        SUITE(use_uring_late)};
