@@ -48,7 +48,7 @@ struct k3_load_options {
      */
     const char *device;
     const char *io;         /* "auto" (default), "uring", "pread", "cufile", "hipfile" */
-    uint64_t staging_bytes; /* bytes in flight at most; of a GPU: its pinned pool; 0: 64, 128 MiB */
+    uint64_t staging_bytes; /* bytes in flight at most; of a GPU: its pinned pool; 0: 64 MiB */
     int no_verify;          /* 1: units are not checked.  Said in the report. */
     k3_load_progress_fn progress;
     void *progress_context;

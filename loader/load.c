@@ -128,7 +128,6 @@ static int lay_out_parts(struct k3_load *load, struct k3_err *err)
             digests += (header_units + units) * K3_DIGEST_BYTES;
             load->header_bytes += part->entry->data_offset;
             load->unit_count += units;
-            load->chunk_count += k3_div_up(units, K3_LOAD_CHUNK_UNITS);
         }
     }
     return 0;
@@ -252,6 +251,10 @@ static int open_legs_and_parts(struct k3_load *load, struct k3_err *err)
 /* Where each part's data go, now that the images are there, and its table of results. */
 static int place_parts(struct k3_load *load, struct k3_err *err)
 {
+    for (uint32_t i = 0; i < load->leg_count; i++) {
+        k3_load_leg_shape(&load->legs[i]);
+        load->chunk_count += k3_load_leg_chunk_count(&load->legs[i]);
+    }
     load->results = calloc(load->unit_count + 1, 1);
     load->chunks = calloc(load->chunk_count + 1, sizeof *load->chunks);
     if (!load->results || !load->chunks)
@@ -296,6 +299,8 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
         rc = add_legs(load, devices, err);
     if (!rc)
         rc = open_legs_and_parts(load, err);
+    if (!rc)
+        load->is_hot = k3_load_route_is_hot(load, options->io, io_ops != NULL);
     if (!rc)
         rc = place_parts(load, err);
     if (!rc)

@@ -42,6 +42,7 @@ struct k3_load {
     struct k3_load_trace trace;
     uint64_t bytes_per_second; /* reads are paced to it; 0: as fast as they come */
     bool reaches_device;       /* the engine reads into the memory of GPUs: no slots */
+    bool is_hot;               /* reads find most of the parts in memory */
     bool verify;
     bool is_stepping; /* k3_load_step began a run that is not over */
     bool ready;       /* a run succeeded: memory may be handed out */
@@ -91,11 +92,15 @@ bool k3_load_route_reaches(const char *name);
 /* load_sample.c: bytes per second of the open engine of a leg over some chunks, odd or even ones,
  * up to where they lie on the device.  0: there are too few, or a read failed. */
 int k3_load_sample(struct k3_load_leg *leg, bool is_odd, double *rate, struct k3_err *err);
+/* Will reads of this route find most of the parts in memory?  Parts and legs are open.  is_given:
+ * the engine is one of the caller; then the name says it. */
+bool k3_load_route_is_hot(const struct k3_load *load, const char *name, bool is_given);
 /* Open the engine of that name, or choose one, for each leg with its parts added.  Fills io,
  * io_ops, is_direct and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO,
  * K3_ENOMEM. */
 int k3_load_route_open(struct k3_load *load, const char *name, struct k3_err *err);
-/* The same with an engine of the caller; with the name "uring" it reads direct. */
+/* The same with an engine of the caller; with the name "uring" it reads direct, and with "pread" as
+ * if all were in memory. */
 int k3_load_route_take(struct k3_load *load, const struct k3_io_ops *ops, const char *name,
                        struct k3_err *err);
 

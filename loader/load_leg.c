@@ -22,6 +22,18 @@ static bool needs_slots(const struct k3_load_leg *leg)
     return (!leg->dev_ops->is_host_memory && !leg->load->reaches_device) || leg->load->bound_count;
 }
 
+/* Lanes of a device that is filled through slots. */
+static void choose_lanes(struct k3_load_leg *leg)
+{
+    leg->batch_units = K3_LOAD_BATCH_UNITS;
+    if (leg->dev_ops->is_host_memory) {
+        leg->lane_count = leg->copy_lane_count = K3_LOAD_HOST_LANE_COUNT;
+        return;
+    }
+    leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
+    leg->copy_lane_count = leg->check_lane_begin = K3_LOAD_COPY_LANE_COUNT;
+}
+
 static void choose_sizes(struct k3_load_leg *leg)
 {
     const struct k3_load *load = leg->load;
@@ -32,24 +44,41 @@ static void choose_sizes(struct k3_load_leg *leg)
                      : is_gpu            ? K3_LOAD_POOL_BYTES
                                          : K3_LOAD_STAGING_BYTES;
     uint64_t count = bytes / K3_LOAD_CHUNK_BYTES;
-    leg->slots.each = 1;
     if (has_slots) {
         k3_load_slots_choose(&leg->slots, bytes);
-        /* The others are being copied from: with 5/8 for reads an H200 got 52.7 GB/s, not 53.5. */
-        leg->depth = leg->slots.count * leg->slots.each / 2;
-        leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
-        leg->batch_units = K3_LOAD_BATCH_UNITS;
+        choose_lanes(leg);
         return;
     }
     /* Two at least: one arrives while the other is being checked. */
     leg->depth = (uint32_t)(count < 2 ? 2 : count > K3_LOAD_DEPTH_MAX ? K3_LOAD_DEPTH_MAX : count);
+    leg->chunk_units = K3_LOAD_CHUNK_UNITS;
     if (is_gpu) {
-        leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
+        leg->lane_count = K3_LOAD_HOST_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;
     }
     leg->lane_count = !load->verify ? 1 : cpus < K3_LANE_COUNT_MAX ? cpus : K3_LANE_COUNT_MAX;
     leg->batch_units = 1;
+}
+
+/* Looked for what comes next before the thread sleeps for it: long against a copy of a slot. */
+#define SPIN_SECONDS 200e-6
+#define SPIN_CPUS    4u /* with fewer a thread that spins would take the time of one that reads */
+
+void k3_load_leg_shape(struct k3_load_leg *leg)
+{
+    struct k3_load_slots *slots = &leg->slots;
+    const bool is_hot = leg->load->is_hot;
+    if (slots->count == 0)
+        return;
+    k3_load_slots_shape(slots, is_hot);
+    leg->chunk_units = slots->chunk_units;
+    /* Half of the slots are being copied from.  Where drives are the slower side, two will do: one
+     * on the bus, one behind it. */
+    const uint32_t copied = is_hot || slots->count <= 4 ? slots->count / 2 : 2;
+    leg->depth = (slots->count - copied) * slots->each;
+    if (is_hot && !leg->dev_ops->is_host_memory && k3_cpu_count() >= SPIN_CPUS)
+        leg->spin_seconds = SPIN_SECONDS;
 }
 
 /* ---- memory nodes ---- */
@@ -207,18 +236,28 @@ struct dir_place {
 static void add_chunks(struct k3_load_leg *leg, struct dir_place *place)
 {
     const uint32_t left = leg->load->parts[place->part].unit_count - place->unit;
-    const uint32_t wide = leg->slots.each * K3_LOAD_CHUNK_UNITS;
+    const uint32_t each = leg->chunk_units, wide = leg->slots.count ? leg->slots.units : each;
     const uint32_t count = left < wide ? left : wide;
-    for (uint32_t at = 0; at < count; at += K3_LOAD_CHUNK_UNITS)
+    for (uint32_t at = 0; at < count; at += each)
         leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
             .part = place->part,
             .unit_begin = place->unit + at,
-            .unit_count = (uint8_t)(count - at < K3_LOAD_CHUNK_UNITS ? count - at
-                                                                     : K3_LOAD_CHUNK_UNITS),
-            .slot_at = (uint8_t)(at / K3_LOAD_CHUNK_UNITS),
-            .slot_chunks = (uint8_t)k3_div_up(count, K3_LOAD_CHUNK_UNITS),
+            .unit_count = (uint8_t)(count - at < each ? count - at : each),
+            .slot_at = (uint8_t)(at / each),
+            .slot_chunks = (uint8_t)k3_div_up(count, each),
         };
     place->unit += count;
+}
+
+uint64_t k3_load_leg_chunk_count(const struct k3_load_leg *leg)
+{
+    const struct k3_load *load = leg->load;
+    const struct k3_load_rank *last = &load->ranks[leg->rank_begin + leg->rank_count - 1];
+    uint64_t count = 0;
+    for (uint32_t i = load->ranks[leg->rank_begin].part_begin;
+         i < last->part_begin + last->row->part_count; i++)
+        count += k3_div_up(load->parts[i].unit_count, leg->chunk_units);
+    return count;
 }
 
 /* One slot of each directory in turn, so that every drive has its share of the reads in flight. */
@@ -230,9 +269,7 @@ void k3_load_leg_chunks(struct k3_load_leg *leg)
     const uint32_t first = load->ranks[leg->rank_begin].part_begin;
     const uint32_t end = last->part_begin + last->row->part_count;
     struct dir_place places[K3_SET_DIR_COUNT_MAX];
-    uint64_t chunk_count = 0;
-    for (uint32_t i = first; i < end; i++)
-        chunk_count += k3_div_up(load->parts[i].unit_count, K3_LOAD_CHUNK_UNITS);
+    const uint64_t chunk_count = k3_load_leg_chunk_count(leg);
     for (uint32_t d = 0; d < set->dir_count; d++)
         places[d] = (struct dir_place){part_in_dir(load, &set->dirs[d], first, end), 0};
     while (leg->chunk_count < chunk_count) {

@@ -16,10 +16,13 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define K3_LOAD_STAGING_BYTES  (64u << 20)  /* default: 16 chunks keep one NVMe drive busy */
-#define K3_LOAD_POOL_BYTES     (128u << 20) /* default of a GPU: half reads, half copies */
-#define K3_LOAD_SLOT_COUNT_MAX 512u         /* 2 GiB of pinned memory: more never helped */
-#define K3_LOAD_GPU_LANE_COUNT 4u           /* copies of one beside the check of another */
+#define K3_LOAD_STAGING_BYTES (64u << 20) /* default: 16 chunks keep one NVMe drive busy */
+#define K3_LOAD_POOL_BYTES    (64u << 20) /* default of a GPU: eight slots of 8 MiB */
+/* Copies of two lanes would share the bus, and each slot be free later; checks of two do not wait
+ * for each other's launch.  (Of a device in host memory each lane is a thread that does both.) */
+#define K3_LOAD_COPY_LANE_COUNT 1u
+#define K3_LOAD_GPU_LANE_COUNT  3u
+#define K3_LOAD_HOST_LANE_COUNT 4u
 /* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
  */
 #define K3_LOAD_BATCH_UNITS   128u
@@ -39,7 +42,7 @@ struct k3_load_chunk {
     uint32_t part;       /* index in parts */
     uint32_t unit_begin; /* from the start of the data section */
     uint16_t slot;       /* while in flight, where reads land in slots */
-    uint8_t unit_count;  /* 1..K3_LOAD_CHUNK_UNITS */
+    uint8_t unit_count;  /* 1..chunk_units of the leg */
     uint8_t state;       /* enum k3_chunk_state */
     uint8_t slot_at;     /* its place in the slot, in chunks */
     uint8_t slot_chunks; /* that the slot gets: 1..each of the slots */
@@ -89,7 +92,6 @@ struct k3_load_rank {
 struct k3_load_batch {
     struct k3_dev_check checks[K3_LOAD_BATCH_UNITS + K3_LOAD_SLOT_UNITS];
     uint32_t check_count, unit_count, scratch_count;
-    uint32_t due_units; /* so many are checked together */
 };
 
 /* Seconds the thread of a leg spent waiting, by what for. */
@@ -144,13 +146,20 @@ struct k3_load_leg {
     uint32_t device_index;
     uint32_t rank_begin, rank_count; /* of the load's ranks */
     uint32_t depth;                  /* reads in flight at most */
+    uint32_t chunk_units;            /* of one read at most */
     uint32_t lane_count, batch_units;
-    char name[32];  /* "host", "cuda:0" */
-    bool is_direct; /* the engine reads past the page cache */
-    bool broken;    /* the engine lost count of its reads: no further run */
+    /* Copies take turns on lanes [0, copy_lane_count), checks on [check_lane_begin, lane_count). */
+    uint32_t copy_lane_count, check_lane_begin;
+    double spin_seconds; /* looked for reads and copies before the thread sleeps for one */
+    char name[32];       /* "host", "cuda:0" */
+    bool is_direct;      /* the engine reads past the page cache */
+    bool broken;         /* the engine lost count of its reads: no further run */
 };
 /* Open device, memory and slots of a leg whose ranks are known; any thread. */
 int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
+/* How its parts are read, once it is known whether they are in memory. */
+void k3_load_leg_shape(struct k3_load_leg *leg);
+uint64_t k3_load_leg_chunk_count(const struct k3_load_leg *leg);
 /* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
 void k3_load_leg_chunks(struct k3_load_leg *leg);
 /* Before any leg is closed: what engines share may be in the context of any GPU. */

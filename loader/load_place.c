@@ -219,7 +219,6 @@ int k3_load_checks_flush(struct k3_load_leg *leg, uint32_t lane, struct k3_err *
     batch->check_count = 0;
     batch->unit_count = 0;
     batch->scratch_count = 0;
-    batch->due_units = leg->batch_units;
     return rc;
 }
 

@@ -175,6 +175,14 @@ static bool is_hot(const struct k3_load *load)
     return hot_count > cold_count;
 }
 
+bool k3_load_route_is_hot(const struct k3_load *load, const char *name, bool is_given)
+{
+    const struct k3_io_ops *named = find_engine(name);
+    if (is_given || load->part_count == 0)
+        return named == &k3_io_pread;
+    return (!named || named == &k3_io_pread) && is_hot(load);
+}
+
 /* ---- engines ---- */
 
 /* Where reads land, for engines that register memory; none where that would take too long. */
@@ -259,6 +267,7 @@ static int open_leg_engine(struct k3_load_leg *leg, bool tells, struct k3_err *e
         .depth = leg->depth,
         .thread_count = reaches ? 0 : k3_load_leg_threads(leg, leg->is_direct),
         .is_direct = leg->is_direct,
+        .is_shared = leg->slots.count && leg->load->is_hot && !leg->is_direct,
         .regions = regions,
         .note = &slower};
     if (reaches || leg->io_ops == &k3_io_uring)
@@ -321,7 +330,7 @@ static bool wants_direct(struct k3_load *load, bool is_auto)
         return false;
     }
     k3_io_file_close(&file);
-    if (!is_hot(load))
+    if (!load->is_hot)
         return true;
     if (is_auto) {
         k3_fail(&why, K3_EUNSUPPORTED,

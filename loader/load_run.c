@@ -20,7 +20,7 @@ struct run {
     uint64_t next;       /* chunk to submit */
     uint64_t done_count; /* chunks that came back */
     uint32_t in_flight;
-    uint32_t lane; /* the next chunk goes to it */
+    uint32_t copy_lane, check_lane; /* of the next copy; of the batch that is being gathered */
     bool tells;
 };
 
@@ -47,17 +47,6 @@ int k3_load_leg_check(struct k3_load_leg *leg, uint32_t lane, const struct k3_de
 {
     int rc = leg->dev_ops->verify_units(leg->dev, lane, checks, check_count, err);
     leg->lane_ops[lane] += !rc;
-    return rc;
-}
-
-/* Enough slots that `depth` reads can be in flight: the bus is the slower side when this waits. */
-static int free_slots(struct run *run, struct k3_err *err)
-{
-    struct k3_load_leg *leg = run->leg;
-    int rc = 0;
-    while (!rc && leg->slots.copying_count &&
-           run->in_flight + k3_load_slots_room(leg, run->next) < leg->depth)
-        rc = k3_load_slots_pop(leg, err);
     return rc;
 }
 
@@ -140,24 +129,6 @@ static void drop_engine(struct run *run)
 
 /* ---- what arrived ---- */
 
-/* The checks of a lane hold up the copies behind them.  So chunks go to the lanes in turn, and
- * lanes are due at different times: the others bring what the bus can while one checks. */
-static void set_lanes_apart(struct k3_load_leg *leg)
-{
-    for (uint32_t lane = 0; lane < leg->lane_count; lane++) {
-        leg->batches[lane] = (struct k3_load_batch){0};
-        leg->batches[lane].due_units = leg->batch_units * (lane + 1) / leg->lane_count;
-    }
-}
-
-static int flush_lanes(struct k3_load_leg *leg, struct k3_err *err)
-{
-    int rc = 0;
-    for (uint32_t lane = 0; lane < leg->lane_count && !rc; lane++)
-        rc = k3_load_checks_flush(leg, lane, err);
-    return rc;
-}
-
 static struct k3_load_units units_of(const struct k3_load_leg *leg,
                                      const struct k3_load_chunk *chunk)
 {
@@ -165,33 +136,38 @@ static struct k3_load_units units_of(const struct k3_load_leg *leg,
                                   chunk->unit_count};
 }
 
+/* Units that lie in their place: so many as make a launch worth while are checked by one, and the
+ * lanes take turns. */
 static int check(struct run *run, const struct k3_load_units *units, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
-    int rc = leg->load->verify ? k3_load_check_units(leg, run->lane, units, err) : 0;
-    if (!rc && leg->batches[run->lane].unit_count >= leg->batches[run->lane].due_units)
-        rc = k3_load_checks_flush(leg, run->lane, err);
+    int rc = leg->load->verify ? k3_load_check_units(leg, run->check_lane, units, err) : 0;
+    if (rc || leg->batches[run->check_lane].unit_count < leg->batch_units)
+        return rc;
+    rc = k3_load_checks_flush(leg, run->check_lane, err);
+    if (++run->check_lane == leg->lane_count)
+        run->check_lane = leg->check_lane_begin;
     return rc;
 }
 
 /* Chunks of one slot that arrived, from the first on; the copy is of all of them. */
-static int copy_and_check(struct run *run, const struct k3_load_chunk *first, uint32_t count,
-                          bool is_last, struct k3_err *err)
+static int copy_some(struct run *run, const struct k3_load_chunk *first, uint32_t count,
+                     bool is_last, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
     struct k3_load_units units = units_of(leg, first);
     for (uint32_t i = 1; i < count; i++)
         units.unit_count += first[i].unit_count;
-    int rc = k3_load_copy_units(leg, run->lane, &units, k3_load_slot_data(leg, first), err);
+    int rc = k3_load_copy_units(leg, run->copy_lane, &units, k3_load_slot_data(leg, first), err);
     const struct k3_load_copying copying = {
         .units = units,
-        .op_count = leg->lane_ops[run->lane],
+        .op_count = leg->lane_ops[run->copy_lane],
         .begin_seconds = leg->load->trace.events ? k3_load_now() : 0,
-        .lane = run->lane,
+        .lane = run->copy_lane,
         .slot = is_last ? first->slot : K3_LOAD_SLOT_NONE,
     };
     k3_load_slots_push(leg, &copying);
-    return rc ? rc : check(run, &units, err);
+    return rc;
 }
 
 /* All reads of a slot came back: what arrived goes on, in as few copies as there are gaps. */
@@ -209,19 +185,10 @@ static int empty_slot(struct run *run, const struct k3_load_chunk *chunk, struct
         while (first + count < end && first[count].state == K3_CHUNK_ARRIVED)
             count++;
         if (count)
-            rc = copy_and_check(run, first, count, first + count == end, err);
+            rc = copy_some(run, first, count, first + count == end, err);
         first += count ? count : 1;
     }
-    run->lane = (run->lane + 1) % leg->lane_count;
-    return rc;
-}
-
-/* A read that landed where it belongs. */
-static int check_in_image(struct run *run, const struct k3_load_chunk *chunk, struct k3_err *err)
-{
-    const struct k3_load_units units = units_of(run->leg, chunk);
-    int rc = check(run, &units, err);
-    run->lane = (run->lane + 1) % run->leg->lane_count;
+    run->copy_lane = (run->copy_lane + 1) % leg->copy_lane_count;
     return rc;
 }
 
@@ -238,38 +205,62 @@ static int arrive(struct run *run, const struct k3_io_done *done, struct k3_err 
     run->in_flight--;
     run->done_count++;
     atomic_fetch_add_explicit(&leg->load->done_bytes, chunk_bytes(chunk), memory_order_relaxed);
+    const struct k3_load_units units = units_of(leg, chunk);
     if (done->sys_errno || done->bytes != chunk_bytes(chunk)) {
         chunk->state = K3_CHUNK_FAILED;
     } else {
-        const struct k3_load_units units = units_of(leg, chunk);
         chunk->state = K3_CHUNK_ARRIVED;
         k3_load_trace_units(leg, K3_TRACE_READ, &units, 0, submit_seconds(leg, done->tag));
     }
     if (leg->slots.count)
         return k3_load_slot_came(leg, done->tag) ? empty_slot(run, chunk, err) : 0;
-    return chunk->state == K3_CHUNK_ARRIVED ? check_in_image(run, chunk, err) : 0;
+    return chunk->state == K3_CHUNK_ARRIVED ? check(run, &units, err) : 0;
 }
 
-static int reap_some(struct run *run, struct k3_err *err)
+/* Completions of the engine: those that are there, or the next. */
+static int take_reads(struct run *run, bool waits, uint32_t *count, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
     struct k3_io_done done[BATCH_COUNT];
-    uint32_t count;
-    double begin_seconds = k3_load_now();
-    int rc = leg->io_ops->reap(leg->io, done, BATCH_COUNT, &count, err);
-    leg->waits.read += k3_load_now() - begin_seconds;
-    if (!rc && count == 0)
-        rc = k3_fail(err, K3_EIO, "io %s gave nothing back with %u reads in flight",
-                     leg->io_ops->name, run->in_flight);
+    const struct k3_io_ops *ops = leg->io_ops;
+    int rc = (waits ? ops->reap : ops->poll)(leg->io, done, BATCH_COUNT, count, err);
+    if (!rc && waits && *count == 0)
+        rc = k3_fail(err, K3_EIO, "io %s gave nothing back with %u reads in flight", ops->name,
+                     run->in_flight);
     if (rc) {
         drop_engine(run);
         return rc;
     }
     /* All of them are taken, whatever fails: each is a read that is no longer in flight. */
-    for (uint32_t i = 0; i < count && leg->io; i++) {
+    for (uint32_t i = 0; i < *count && leg->io; i++) {
         int arrive_rc = arrive(run, &done[i], err);
         if (!rc)
             rc = arrive_rc;
+    }
+    return rc;
+}
+
+/* ---- what was copied ---- */
+
+/* The oldest copy is done: its slot is free, and its units are due for a check. */
+static int end_copy(struct run *run, struct k3_err *err)
+{
+    struct k3_load_copying copying;
+    int rc = k3_load_slots_pop(run->leg, &copying, err);
+    return rc ? rc : check(run, &copying.units, err);
+}
+
+/* Those copies that are done; never waits. */
+static int end_copies(struct run *run, uint32_t *count, struct k3_err *err)
+{
+    struct k3_load_leg *leg = run->leg;
+    bool is_done = true;
+    int rc = 0;
+    for (*count = 0; !rc && leg->slots.copying_count; ++*count) {
+        rc = k3_load_slots_ask(leg, &is_done, err);
+        if (rc || !is_done)
+            break;
+        rc = end_copy(run, err);
     }
     return rc;
 }
@@ -296,18 +287,73 @@ static void nap(void)
     nanosleep(&time, NULL);
 }
 
+static int flush_lanes(struct k3_load_leg *leg, struct k3_err *err)
+{
+    int rc = 0;
+    for (uint32_t lane = 0; lane < leg->lane_count && !rc; lane++)
+        rc = k3_load_checks_flush(leg, lane, err);
+    return rc;
+}
+
+/* Are slots short, so that fewer reads can be in flight than should?  Then the bus is the slower
+ * side. */
+static bool waits_for_copy(const struct run *run)
+{
+    const struct k3_load_leg *leg = run->leg;
+    const bool lacks = run->in_flight + k3_load_slots_room(leg, run->next) < leg->depth;
+    return leg->slots.copying_count && (run->in_flight == 0 || lacks);
+}
+
+/* Time since the last look, if it brought nothing: by what was lacking. */
+static void count_wait(struct run *run, bool has_moved, double *begin_seconds)
+{
+    struct k3_load_waits *waits = &run->leg->waits;
+    const double now = k3_load_now();
+    if (!has_moved)
+        *(waits_for_copy(run) ? &waits->copy : &waits->read) += now - *begin_seconds;
+    *begin_seconds = now;
+}
+
+/* Nothing is there to be done: wait for a copy or for a read. */
+static int wait_some(struct run *run, struct k3_err *err)
+{
+    uint32_t count;
+    if (waits_for_copy(run))
+        return end_copy(run, err);
+    if (run->in_flight)
+        return take_reads(run, true, &count, err);
+    nap(); /* the pace lets nothing more be asked for yet */
+    return 0;
+}
+
+/* Where both sides are memory, what is next comes within microseconds, from the one or the other:
+ * to sleep for either would leave the other idle. */
+static bool spins(struct run *run, double *until_seconds)
+{
+    const double now = k3_load_now();
+    if (*until_seconds == 0)
+        *until_seconds = now + run->leg->spin_seconds;
+    return now < *until_seconds;
+}
+
 static int transfer(struct run *run, struct k3_err *err)
 {
     struct k3_load_leg *leg = run->leg;
+    double until_seconds = 0, begin_seconds = k3_load_now();
     int rc = 0;
-    while (!rc && run->done_count < leg->chunk_count) {
-        rc = free_slots(run, err);
+    while (!rc && (run->done_count < leg->chunk_count || leg->slots.copying_count)) {
+        uint32_t copied_count = 0, read_count = 0;
+        const uint64_t next = run->next;
+        rc = end_copies(run, &copied_count, err);
         if (!rc)
             rc = submit_more(run, err);
         if (!rc && run->in_flight)
-            rc = reap_some(run, err);
-        else if (!rc)
-            nap(); /* the pace lets nothing more be asked for yet */
+            rc = take_reads(run, false, &read_count, err);
+        if (copied_count || read_count || run->next != next)
+            until_seconds = 0;
+        else if (!rc && !spins(run, &until_seconds))
+            rc = wait_some(run, err);
+        count_wait(run, copied_count + read_count, &begin_seconds);
         k3_load_trace_checks_done(leg);
         if (!rc)
             rc = run->tells ? k3_load_tell(leg->load, false, err) : k3_load_stopped(leg->load, err);
@@ -344,10 +390,10 @@ int k3_load_leg_run(struct k3_load_leg *leg, bool tells, struct k3_err *err)
         leg->chunks[i].state = K3_CHUNK_WAITING;
     leg->reread_units = 0;
     memset(&leg->waits, 0, sizeof leg->waits);
-    set_lanes_apart(leg);
+    memset(leg->batches, 0, leg->lane_count * sizeof *leg->batches);
     k3_load_slots_reset(&leg->slots);
     double begin_seconds = k3_load_now();
-    struct run run = {.leg = leg, .tells = tells};
+    struct run run = {.leg = leg, .tells = tells, .check_lane = leg->check_lane_begin};
     int rc = transfer(&run, err);
     int wait_rc = k3_load_leg_wait(leg, err);
     if (!rc)

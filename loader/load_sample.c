@@ -39,7 +39,7 @@ static uint8_t *target_of(const struct sample *sample, uint32_t i)
     const struct k3_load_leg *leg = sample->leg;
     const struct k3_load_chunk *chunk = &leg->chunks[sample->chunks[i]];
     if (leg->slots.count && !leg->load->reaches_device)
-        return leg->slots.data + i * K3_LOAD_CHUNK_BYTES;
+        return leg->slots.data + (size_t)i * leg->chunk_units * K3_UNIT_BYTES;
     return leg->load->parts[chunk->part].target + (uint64_t)chunk->unit_begin * K3_UNIT_BYTES;
 }
 
@@ -79,7 +79,7 @@ static int take(struct sample *sample, const struct k3_io_done *done, struct k3_
         sample->has_failed = true;
     if (leg->load->reaches_device || sample->has_failed)
         return 0;
-    return k3_load_copy_units(leg, i % leg->lane_count, &units, target_of(sample, i), err);
+    return k3_load_copy_units(leg, i % leg->copy_lane_count, &units, target_of(sample, i), err);
 }
 
 int k3_load_sample(struct k3_load_leg *leg, bool is_odd, double *rate, struct k3_err *err)

@@ -10,23 +10,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Slots of several chunks are so many at least: fewer would wait for each other. */
-#define WIDE_COUNT_MIN 8u
+/* So many at least, where the pool has room: fewer would wait for each other. */
+#define COUNT_MIN 8u
 
 void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes)
 {
-    uint64_t chunks = bytes / K3_LOAD_CHUNK_BYTES;
-    if (chunks > K3_LOAD_SLOT_COUNT_MAX)
-        chunks = K3_LOAD_SLOT_COUNT_MAX;
-    slots->each = K3_LOAD_SLOT_CHUNKS;
-    while (slots->each > 1 && chunks / slots->each < WIDE_COUNT_MIN)
-        slots->each /= 2;
-    slots->count = chunks < 2 ? 2 : (uint32_t)chunks / slots->each;
+    const uint64_t units = bytes / K3_UNIT_BYTES;
+    slots->units = K3_LOAD_SLOT_UNITS;
+    while (slots->units > 1 && units / slots->units < COUNT_MIN)
+        slots->units /= 2;
+    const uint64_t count = units / slots->units;
+    slots->count = count < 2                        ? 2
+                   : count > K3_LOAD_SLOT_COUNT_MAX ? K3_LOAD_SLOT_COUNT_MAX
+                                                    : (uint32_t)count;
+    k3_load_slots_shape(slots, false);
+}
+
+void k3_load_slots_shape(struct k3_load_slots *slots, bool is_hot)
+{
+    const bool is_one = is_hot || slots->units < K3_LOAD_CHUNK_UNITS;
+    slots->chunk_units = is_one ? slots->units : K3_LOAD_CHUNK_UNITS;
+    slots->each = slots->units / slots->chunk_units;
 }
 
 size_t k3_load_slots_bytes(const struct k3_load_slots *slots)
 {
-    return (size_t)slots->count * slots->each * K3_LOAD_CHUNK_BYTES;
+    return (size_t)slots->count * slots->units * K3_UNIT_BYTES;
 }
 
 int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err)
@@ -36,7 +45,8 @@ int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err)
     void *data = NULL;
     slots->free = calloc(slots->count, sizeof *slots->free);
     slots->awaited = calloc(slots->count, sizeof *slots->awaited);
-    slots->copying = calloc((size_t)slots->count * slots->each, sizeof *slots->copying);
+    slots->copying_max = slots->count * (uint32_t)k3_div_up(slots->units, K3_LOAD_CHUNK_UNITS);
+    slots->copying = calloc(slots->copying_max, sizeof *slots->copying);
     if (!slots->free || !slots->awaited || !slots->copying)
         return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->count);
     k3_load_slots_reset(slots);
@@ -97,8 +107,8 @@ uint32_t k3_load_slots_room(const struct k3_load_leg *leg, uint64_t next)
 uint8_t *k3_load_slot_data(const struct k3_load_leg *leg, const struct k3_load_chunk *chunk)
 {
     const struct k3_load_slots *slots = &leg->slots;
-    uint64_t at = (uint64_t)chunk->slot * slots->each + chunk->slot_at;
-    return slots->data + at * K3_LOAD_CHUNK_BYTES;
+    uint64_t units = (uint64_t)chunk->slot * slots->units + chunk->slot_at * slots->chunk_units;
+    return slots->data + units * K3_UNIT_BYTES;
 }
 
 uint8_t *k3_load_slot_take(struct k3_load_leg *leg, uint64_t number)
@@ -130,7 +140,7 @@ void k3_load_slot_free(struct k3_load_leg *leg, uint32_t slot)
 
 static struct k3_load_copying *copying_at(const struct k3_load_slots *slots, uint32_t i)
 {
-    return &slots->copying[(slots->copying_begin + i) % (slots->count * slots->each)];
+    return &slots->copying[(slots->copying_begin + i) % slots->copying_max];
 }
 
 void k3_load_slots_push(struct k3_load_leg *leg, const struct k3_load_copying *copying)
@@ -144,20 +154,24 @@ static void trace(struct k3_load_leg *leg, const struct k3_load_copying *copying
     k3_load_trace_units(leg, K3_TRACE_COPY, &copying->units, copying->lane, copying->begin_seconds);
 }
 
-int k3_load_slots_pop(struct k3_load_leg *leg, struct k3_err *err)
+int k3_load_slots_ask(struct k3_load_leg *leg, bool *is_done, struct k3_err *err)
+{
+    const struct k3_load_copying *oldest = copying_at(&leg->slots, 0);
+    return leg->dev_ops->copy_done(leg->dev, oldest->lane, oldest->op_count, is_done, err);
+}
+
+int k3_load_slots_pop(struct k3_load_leg *leg, struct k3_load_copying *copying, struct k3_err *err)
 {
     struct k3_load_slots *slots = &leg->slots;
-    const struct k3_load_copying copying = *copying_at(slots, 0);
-    double begin_seconds = k3_load_now();
-    int rc = leg->dev_ops->copy_wait(leg->dev, copying.lane, copying.op_count, err);
-    leg->waits.copy += k3_load_now() - begin_seconds;
+    *copying = *copying_at(slots, 0);
+    int rc = leg->dev_ops->copy_wait(leg->dev, copying->lane, copying->op_count, err);
     if (rc)
         return rc;
-    trace(leg, &copying);
-    slots->copying_begin = (slots->copying_begin + 1) % (slots->count * slots->each);
+    trace(leg, copying);
+    slots->copying_begin = (slots->copying_begin + 1) % slots->copying_max;
     slots->copying_count--;
-    if (copying.slot != K3_LOAD_SLOT_NONE)
-        k3_load_slot_free(leg, copying.slot);
+    if (copying->slot != K3_LOAD_SLOT_NONE)
+        k3_load_slot_free(leg, copying->slot);
     return 0;
 }
 

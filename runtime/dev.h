@@ -63,6 +63,9 @@ struct k3_dev_ops {
     /* Wait for the first op_count operations of a lane (K3_DEV_WAIT_ALL: for all begun).  A device
      * that failed says so here: K3_EDEVICE, and nothing of the lane is to be trusted. */
     int (*copy_wait)(struct k3_dev *dev, uint32_t lane, uint64_t op_count, struct k3_err *err);
+    /* Are the first op_count operations of a lane done?  Never waits; else as copy_wait. */
+    int (*copy_done)(struct k3_dev *dev, uint32_t lane, uint64_t op_count, bool *is_done,
+                     struct k3_err *err);
     /* Begin one operation that does all these checks, at most K3_DEV_CHECK_UNITS_MAX units, behind
      * what was begun on the lane before.  The array is read at once; the memory that it names is
      * borrowed until waited for. */

@@ -100,6 +100,15 @@ static void hand_out(struct batch *batch)
     batch->op = 0;
 }
 
+/* The first op_count operations are done. */
+static void end_ops(struct lane *lane, uint64_t op_count)
+{
+    lane->done_count = op_count;
+    for (uint32_t b = 0; b < BATCH_COUNT; b++)
+        if (lane->batches[b].op && lane->batches[b].op <= op_count)
+            hand_out(&lane->batches[b]);
+}
+
 /* Wait for the first op_count operations. */
 static int wait_ops(struct k3_dev *dev, struct lane *lane, uint64_t op_count, struct k3_err *err)
 {
@@ -109,13 +118,24 @@ static int wait_ops(struct k3_dev *dev, struct lane *lane, uint64_t op_count, st
         return 0;
     struct k3_gpu_event *event = lane->events[op_count % EVENT_COUNT];
     int rc = judge(dev, dev->gpu.api->event_synchronize(event), "waiting for its work", err);
-    if (rc)
-        return rc;
-    lane->done_count = op_count;
-    for (uint32_t b = 0; b < BATCH_COUNT; b++)
-        if (lane->batches[b].op && lane->batches[b].op <= op_count)
-            hand_out(&lane->batches[b]);
-    return 0;
+    if (!rc)
+        end_ops(lane, op_count);
+    return rc;
+}
+
+static int ask_ops(struct k3_dev *dev, struct lane *lane, uint64_t op_count, bool *is_done,
+                   struct k3_err *err)
+{
+    if (op_count > lane->begun_count)
+        op_count = lane->begun_count;
+    int code = dev->gpu.api->event_query(lane->events[op_count % EVENT_COUNT]);
+    if (code == K3_GPU_NOT_READY)
+        return 0;
+    int rc = judge(dev, code, "asking for its work", err);
+    if (!rc)
+        end_ops(lane, op_count);
+    *is_done = !rc;
+    return rc;
 }
 
 /* Mark the end of an operation that was put on the stream. */
@@ -276,6 +296,26 @@ static int gpu_copy_begin(struct k3_dev *dev, uint32_t lane, const struct k3_dev
     rc = check_lane(dev, &dev->lanes[lane], err);
     if (!rc)
         rc = end_with(&dev->lanes[lane], copy_entered(dev, &dev->lanes[lane], copy, err));
+    k3_gpu_leave(&dev->gpu, saved);
+    return rc;
+}
+
+static int gpu_copy_done(struct k3_dev *dev, uint32_t lane, uint64_t op_count, bool *is_done,
+                         struct k3_err *err)
+{
+    int saved;
+    *is_done = false;
+    if (lane >= dev->lane_count)
+        return bad_lane(dev, lane, err);
+    *is_done = op_count <= dev->lanes[lane].done_count ||
+               dev->lanes[lane].begun_count == dev->lanes[lane].done_count;
+    int rc = check_lane(dev, &dev->lanes[lane], err);
+    if (*is_done || rc)
+        return rc;
+    rc = k3_gpu_enter(&dev->gpu, &saved, err);
+    if (rc)
+        return rc;
+    rc = end_with(&dev->lanes[lane], ask_ops(dev, &dev->lanes[lane], op_count, is_done, err));
     k3_gpu_leave(&dev->gpu, saved);
     return rc;
 }
@@ -590,8 +630,8 @@ static int hip_probe(uint32_t index, struct k3_err *err)
 
 #define GPU_OPS                                                                                    \
     .alloc = gpu_alloc, .release = gpu_release, .pin = gpu_pin, .unpin = gpu_unpin,                \
-    .copy_begin = gpu_copy_begin, .copy_wait = gpu_copy_wait, .verify_units = gpu_verify_units,    \
-    .close = gpu_close
+    .copy_begin = gpu_copy_begin, .copy_wait = gpu_copy_wait, .copy_done = gpu_copy_done,          \
+    .verify_units = gpu_verify_units, .close = gpu_close
 
 const struct k3_dev_ops k3_dev_cuda = {
     .name = "cuda", .probe = cuda_probe, .open = cuda_open, GPU_OPS};

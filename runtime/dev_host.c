@@ -225,6 +225,19 @@ static int host_copy_wait(struct k3_dev *dev, uint32_t index, uint64_t op_count,
     return 0;
 }
 
+static int host_copy_done(struct k3_dev *dev, uint32_t index, uint64_t op_count, bool *is_done,
+                          struct k3_err *err)
+{
+    *is_done = false;
+    if (index >= dev->lane_count)
+        return k3_fail(err, K3_EUSAGE, "device host: lane %u of %u", index, dev->lane_count);
+    struct lane *lane = &dev->lanes[index];
+    pthread_mutex_lock(&lane->lock);
+    *is_done = lane->done_count >= op_count || lane->done_count == lane->begun_count;
+    pthread_mutex_unlock(&lane->lock);
+    return 0;
+}
+
 static int host_verify_units(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *checks,
                              uint32_t check_count, struct k3_err *err)
 {
@@ -256,6 +269,7 @@ const struct k3_dev_ops k3_dev_host = {
     .unpin = host_unpin,
     .copy_begin = host_copy_begin,
     .copy_wait = host_copy_wait,
+    .copy_done = host_copy_done,
     .verify_units = host_verify_units,
     .close = host_close,
 };

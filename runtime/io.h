@@ -30,6 +30,8 @@ struct k3_io_options {
     uint32_t thread_count; /* pread: threads; 0: one for each core, direct: as many as depth */
     uint32_t region_count; /* at most K3_IO_REGION_COUNT_MAX */
     bool is_direct; /* pread: past the page cache.  uring always does so and does not look here. */
+    bool is_shared; /* pread, not direct: several threads bring one read.  Others do not look here.
+                     */
     const struct k3_io_region *regions; /* borrowed until close; reads elsewhere work as well */
     const struct k3_gpu *gpu; /* cufile, hipfile: in whose memory reads land; others ignore it */
     struct k3_err *note;      /* filled where an engine works, but not at its best; may be NULL */
@@ -67,6 +69,9 @@ struct k3_io_ops {
     /* Wait for at least one completion (0 in flight: returns 0 of them at once); fills up to max.
      */
     int (*reap)(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                struct k3_err *err);
+    /* As reap, without waiting: *count may be 0. */
+    int (*poll)(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
                 struct k3_err *err);
     void (*close)(struct k3_io *io);
 };

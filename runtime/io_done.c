@@ -48,8 +48,22 @@ void k3_io_dones_put(struct k3_io_dones *dones, const struct k3_io_way *way)
     dones->ring[(dones->begin + dones->count) % dones->depth] = (struct k3_io_done){
         way->read.tag, way->sys_errno, way->done_bytes};
     dones->count++;
+    atomic_store_explicit(&dones->has_any, true, memory_order_relaxed);
     pthread_cond_signal(&dones->has_done);
     pthread_mutex_unlock(&dones->lock);
+}
+
+/* Under the lock. */
+static void take_some(struct k3_io_dones *dones, struct k3_io_done *done, uint32_t max,
+                      uint32_t *count)
+{
+    while (*count < max && dones->count) {
+        done[(*count)++] = dones->ring[dones->begin];
+        dones->begin = (dones->begin + 1) % dones->depth;
+        dones->count--;
+    }
+    atomic_store_explicit(&dones->has_any, dones->count > 0, memory_order_relaxed);
+    dones->in_flight -= *count;
 }
 
 void k3_io_dones_take(struct k3_io_dones *dones, struct k3_io_done *done, uint32_t max,
@@ -61,11 +75,17 @@ void k3_io_dones_take(struct k3_io_dones *dones, struct k3_io_done *done, uint32
     pthread_mutex_lock(&dones->lock);
     while (dones->count == 0)
         pthread_cond_wait(&dones->has_done, &dones->lock);
-    while (*count < max && dones->count) {
-        done[(*count)++] = dones->ring[dones->begin];
-        dones->begin = (dones->begin + 1) % dones->depth;
-        dones->count--;
-    }
+    take_some(dones, done, max, count);
     pthread_mutex_unlock(&dones->lock);
-    dones->in_flight -= *count;
+}
+
+void k3_io_dones_poll(struct k3_io_dones *dones, struct k3_io_done *done, uint32_t max,
+                      uint32_t *count)
+{
+    *count = 0;
+    if (max == 0 || !atomic_load_explicit(&dones->has_any, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&dones->lock);
+    take_some(dones, done, max, count);
+    pthread_mutex_unlock(&dones->lock);
 }

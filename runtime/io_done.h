@@ -5,6 +5,7 @@
 #include "io_direct.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct k3_io_dones {
     pthread_mutex_t lock;
@@ -13,6 +14,7 @@ struct k3_io_dones {
     const char *engine;      /* its name, for messages */
     uint32_t depth;
     uint32_t begin, count; /* under the lock */
+    atomic_bool has_any;   /* count > 0, to look at without the lock */
     uint32_t in_flight;    /* the driving thread's: admitted and not yet taken */
 };
 
@@ -30,6 +32,9 @@ int k3_io_dones_admit(struct k3_io_dones *dones, const struct k3_io_files *files
 void k3_io_dones_put(struct k3_io_dones *dones, const struct k3_io_way *way);
 /* Driving thread: up to max of them; waits for the first, but not with none in flight. */
 void k3_io_dones_take(struct k3_io_dones *dones, struct k3_io_done *done, uint32_t max,
+                      uint32_t *count);
+/* The same, without waiting. */
+void k3_io_dones_poll(struct k3_io_dones *dones, struct k3_io_done *done, uint32_t max,
                       uint32_t *count);
 
 #endif

@@ -465,8 +465,7 @@ static int gpufile_submit(struct k3_io *io, const struct k3_io_read *reads, uint
         return rc;
     k3_io_pool_begin(&io->pool);
     for (uint32_t i = 0; i < count; i++) {
-        struct k3_io_job *job = k3_io_pool_next(&io->pool);
-        k3_io_way_begin(&job->way, &reads[i], &whole);
+        struct k3_io_job *job = k3_io_pool_add(&io->pool, &reads[i], &whole);
         job->file = io->handles[reads[i].file];
         job->base = base_of(io, &reads[i]);
     }
@@ -479,6 +478,14 @@ static int gpufile_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max,
 {
     (void)err;
     k3_io_dones_take(&io->pool.dones, done, max, count);
+    return 0;
+}
+
+static int gpufile_poll(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                        struct k3_err *err)
+{
+    (void)err;
+    k3_io_dones_poll(&io->pool.dones, done, max, count);
     return 0;
 }
 
@@ -587,6 +594,7 @@ const struct k3_io_ops k3_io_cufile = {
     .add_file = gpufile_add_file,
     .submit = gpufile_submit,
     .reap = gpufile_reap,
+    .poll = gpufile_poll,
     .close = gpufile_close,
 };
 
@@ -597,5 +605,6 @@ const struct k3_io_ops k3_io_hipfile = {
     .add_file = gpufile_add_file,
     .submit = gpufile_submit,
     .reap = gpufile_reap,
+    .poll = gpufile_poll,
     .close = gpufile_close,
 };

@@ -1,9 +1,10 @@
-/* Purpose: threads that each have one synchronous read of an io engine under way.
+/* Purpose: threads that each have one read of an io engine, or a piece of one, under way.
  * Owns: its threads, the queue of reads that wait, the completions.
  * Threads: one drives; its own touch the queues under the lock, and the targets of reads that are
  * in flight. Errors: K3_EUSAGE, K3_ENOMEM, K3_EIO.  A failed read is a completion with sys_errno.
- * Invariants: waiting + running + done = in flight <= depth, so both queues fit without growing; a
- * read is continued until all bytes came, the file ended or the system refused. */
+ * Invariants: waiting + running + done = in flight <= depth, so all queues fit without growing; a
+ * read is continued until all bytes came, the file ended or the system refused; a job keeps its
+ * place until its last piece ended. */
 #include "io_pool.h"
 #include "thread.h"
 
@@ -15,26 +16,64 @@
 /* Each thread holds one read; more than this many compete for locks in the kernel. */
 #define THREAD_COUNT_MAX 256u
 
+/* ---- pieces: under the lock ---- */
+
+/* The next piece of the oldest read that waits, as a read of its own. */
+static struct k3_io_job *take_piece(struct k3_io_pool *pool, struct k3_io_way *piece)
+{
+    struct k3_io_job *job = &pool->jobs[pool->queue[pool->queue_begin]];
+    const size_t left = job->way.read.bytes - job->begun_bytes, most = pool->options.piece_bytes;
+    *piece = job->way;
+    piece->read.target = (char *)piece->read.target + job->begun_bytes;
+    piece->read.offset += job->begun_bytes;
+    piece->read.bytes = most && left > most ? most : left;
+    job->begun_bytes += piece->read.bytes;
+    job->piece_count++;
+    if (job->begun_bytes == job->way.read.bytes) {
+        pool->queue_begin = (pool->queue_begin + 1) % pool->options.depth;
+        pool->queue_count--;
+    }
+    return job;
+}
+
+/* The read is done with its last piece.  What arrived of it ends where a piece came short first. */
+static void end_piece(struct k3_io_pool *pool, struct k3_io_job *job, const struct k3_io_way *piece)
+{
+    const size_t end = (size_t)(piece->read.offset - job->way.read.offset) + piece->done_bytes;
+    if (piece->done_bytes < piece->read.bytes && end < job->arrived_bytes) {
+        job->arrived_bytes = end;
+        job->sys_errno = piece->sys_errno;
+    }
+    if (--job->piece_count || job->begun_bytes < job->way.read.bytes)
+        return;
+    job->way.done_bytes = job->arrived_bytes;
+    job->way.sys_errno = job->sys_errno;
+    k3_io_dones_put(&pool->dones, &job->way);
+    pool->free[pool->free_count++] = (uint32_t)(job - pool->jobs);
+}
+
 static void *serve(void *context)
 {
     struct k3_io_pool *pool = context;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->closing && pool->job_count == 0)
+        while (!pool->closing && pool->queue_count == 0) {
+            pool->idle_count++;
             pthread_cond_wait(&pool->has_work, &pool->lock);
+            pool->idle_count--;
+        }
         if (pool->closing)
             break;
-        struct k3_io_job job = pool->jobs[pool->job_begin];
-        pool->job_begin = (pool->job_begin + 1) % pool->options.depth;
-        pool->job_count--;
+        struct k3_io_way piece;
+        struct k3_io_job *job = take_piece(pool, &piece);
         pthread_mutex_unlock(&pool->lock);
-        for (bool is_done = job.way.read.bytes == 0; !is_done;) {
-            struct k3_io_step step = k3_io_way_next(&job.way);
-            ssize_t n = pool->options.read(pool->options.context, &job, &step);
-            is_done = k3_io_way_take(&job.way, &step, n);
+        for (bool is_done = piece.read.bytes == 0; !is_done;) {
+            struct k3_io_step step = k3_io_way_next(&piece);
+            ssize_t n = pool->options.read(pool->options.context, job, &step);
+            is_done = k3_io_way_take(&piece, &step, n);
         }
-        k3_io_dones_put(&pool->dones, &job.way);
         pthread_mutex_lock(&pool->lock);
+        end_piece(pool, job, &piece);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -57,7 +96,9 @@ int k3_io_pool_open(struct k3_io_pool *pool, const struct k3_io_pool_options *op
                     struct k3_err *err)
 {
     const uint32_t depth = options->depth;
-    uint32_t count = options->thread_count < depth ? options->thread_count : depth;
+    uint32_t count = options->thread_count;
+    if (!options->piece_bytes && count > depth)
+        count = depth;
     *pool = (struct k3_io_pool){.closing = false};
     if (depth == 0 || depth > DEPTH_MAX)
         return k3_fail(err, K3_EUSAGE, "io %s: depth %u is not in 1..%u", options->engine, depth,
@@ -68,10 +109,14 @@ int k3_io_pool_open(struct k3_io_pool *pool, const struct k3_io_pool_options *op
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->has_work, NULL);
     pool->jobs = calloc(depth, sizeof *pool->jobs);
+    pool->free = calloc(depth, sizeof *pool->free);
+    pool->queue = calloc(depth, sizeof *pool->queue);
     pool->threads = calloc(count, sizeof *pool->threads);
+    for (uint32_t i = 0; pool->free && i < depth; i++)
+        pool->free[pool->free_count++] = depth - 1 - i;
     int rc = k3_io_dones_init(&pool->dones, options->engine, depth, err);
     if (!rc)
-        rc = pool->jobs && pool->threads
+        rc = pool->jobs && pool->free && pool->queue && pool->threads
                  ? start_threads(pool, count, err)
                  : k3_fail_sys(err, ENOMEM, "io %s: cannot open with depth %u", options->engine,
                                depth);
@@ -94,6 +139,8 @@ void k3_io_pool_close(struct k3_io_pool *pool)
     pthread_mutex_destroy(&pool->lock);
     k3_io_dones_fini(&pool->dones);
     free(pool->threads);
+    free(pool->queue);
+    free(pool->free);
     free(pool->jobs);
     *pool = (struct k3_io_pool){.closing = true};
 }
@@ -103,14 +150,24 @@ void k3_io_pool_begin(struct k3_io_pool *pool)
     pthread_mutex_lock(&pool->lock);
 }
 
-struct k3_io_job *k3_io_pool_next(struct k3_io_pool *pool)
+struct k3_io_job *k3_io_pool_add(struct k3_io_pool *pool, const struct k3_io_read *read,
+                                 const struct k3_io_file *file)
 {
-    uint32_t at = (pool->job_begin + pool->job_count++) % pool->options.depth;
-    pthread_cond_signal(&pool->has_work);
-    return &pool->jobs[at];
+    const uint32_t index = pool->free[--pool->free_count];
+    const size_t most = pool->options.piece_bytes;
+    struct k3_io_job *job = &pool->jobs[index];
+    pool->queue[(pool->queue_begin + pool->queue_count++) % pool->options.depth] = index;
+    *job = (struct k3_io_job){.arrived_bytes = read->bytes};
+    k3_io_way_begin(&job->way, read, file);
+    pool->fresh_count += most && read->bytes > most ? (read->bytes + most - 1) / most : 1;
+    return job;
 }
 
+/* As many threads are woken as have something to do. */
 void k3_io_pool_end(struct k3_io_pool *pool)
 {
+    for (size_t i = 0; i < pool->fresh_count && i < pool->idle_count; i++)
+        pthread_cond_signal(&pool->has_work);
+    pool->fresh_count = 0;
     pthread_mutex_unlock(&pool->lock);
 }

@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* Of reads through the page cache: what is in memory is copied by all threads at once. */
+#define PIECE_BYTES ((size_t)256 << 10)
+
 struct k3_io {
     struct k3_io_pool pool;
     struct k3_io_files files; /* only the driving thread looks: a waiting read carries its own */
@@ -46,6 +49,7 @@ static void pread_close(struct k3_io *io)
 static int pread_open(const struct k3_io_options *options, struct k3_io **out, struct k3_err *err)
 {
     *out = NULL;
+    const bool is_shared = options->is_shared && !options->is_direct;
     /* Direct reads sleep in the drive: only as many are under way as there are threads. */
     const struct k3_io_pool_options pool = {.engine = "pread",
                                             .depth = options->depth,
@@ -53,6 +57,7 @@ static int pread_open(const struct k3_io_options *options, struct k3_io **out, s
                                                                 ? options->thread_count
                                                             : options->is_direct ? options->depth
                                                                                  : k3_cpu_count(),
+                                            .piece_bytes = is_shared ? PIECE_BYTES : 0,
                                             .read = read_some};
     struct k3_io *io = calloc(1, sizeof *io);
     if (!io)
@@ -87,8 +92,7 @@ static int pread_submit(struct k3_io *io, const struct k3_io_read *reads, uint32
         return rc;
     k3_io_pool_begin(&io->pool);
     for (uint32_t i = 0; i < count; i++)
-        k3_io_way_begin(&k3_io_pool_next(&io->pool)->way, &reads[i],
-                        &io->files.file[reads[i].file]);
+        (void)k3_io_pool_add(&io->pool, &reads[i], &io->files.file[reads[i].file]);
     k3_io_pool_end(&io->pool);
     return 0;
 }
@@ -101,6 +105,14 @@ static int pread_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max, u
     return 0;
 }
 
+static int pread_poll(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                      struct k3_err *err)
+{
+    (void)err;
+    k3_io_dones_poll(&io->pool.dones, done, max, count);
+    return 0;
+}
+
 const struct k3_io_ops k3_io_pread = {
     .name = "pread",
     .probe = pread_probe,
@@ -108,5 +120,6 @@ const struct k3_io_ops k3_io_pread = {
     .add_file = pread_add_file,
     .submit = pread_submit,
     .reap = pread_reap,
+    .poll = pread_poll,
     .close = pread_close,
 };

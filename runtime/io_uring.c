@@ -516,6 +516,14 @@ static int uring_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max, u
     return 0;
 }
 
+static int uring_poll(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                      struct k3_err *err)
+{
+    (void)err;
+    k3_io_dones_poll(&io->dones, done, max, count);
+    return 0;
+}
+
 const struct k3_io_ops k3_io_uring = {
     .name = "uring",
     .probe = uring_probe,
@@ -523,5 +531,6 @@ const struct k3_io_ops k3_io_uring = {
     .add_file = uring_add_file,
     .submit = uring_submit,
     .reap = uring_reap,
+    .poll = uring_poll,
     .close = uring_close,
 };

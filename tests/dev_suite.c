@@ -318,6 +318,39 @@ static void test_wait_counts(void **state)
     free(target);
 }
 
+/* Asking is waiting without the wait: once it says done, the effects are there; and it does say so.
+ */
+static void test_ask_counts(void **state)
+{
+    (void)state;
+    enum { TURNS = 8, BYTES = 1 << 18 };
+    uint8_t *source = host_memory((size_t)TURNS * BYTES, 0);
+    uint8_t *target = host_memory((size_t)TURNS * BYTES, 0xA5);
+    void *data;
+    bool is_done = false;
+    for (int i = 0; i < TURNS; i++)
+        memset(source + (size_t)i * BYTES, i + 1, BYTES);
+    assert_int_equal(ops->alloc(dev, BYTES, &data, NULL), 0);
+    wait_for(1);
+    assert_int_equal(ops->copy_done(dev, 1, K3_DEV_WAIT_ALL, &is_done, NULL), 0);
+    assert_true(is_done); /* nothing is under way */
+    for (int i = 0; i < TURNS; i++) {
+        begin(1, data, source + (size_t)i * BYTES, BYTES, K3_COPY_HOST_TO_DEV);
+        begin(1, target + (size_t)i * BYTES, data, BYTES, K3_COPY_DEV_TO_HOST);
+    }
+    for (int i = 0; i < TURNS; i++) {
+        do
+            assert_int_equal(ops->copy_done(dev, 1, 2 * (uint64_t)i + 2, &is_done, NULL), 0);
+        while (!is_done);
+        assert_memory_equal(target + (size_t)i * BYTES, source + (size_t)i * BYTES, BYTES);
+    }
+    assert_int_equal(ops->copy_done(dev, 1, K3_DEV_WAIT_ALL, &is_done, NULL), 0);
+    assert_true(is_done);
+    ops->release(dev, data, BYTES);
+    free(source);
+    free(target);
+}
+
 static void test_misuse(void **state)
 {
     (void)state;
@@ -333,6 +366,9 @@ static void test_misuse(void **state)
     assert_int_equal(ops->copy_begin(dev, LANE_COUNT, &copy, NULL), K3_EUSAGE);
     assert_int_equal(ops->verify_units(dev, LANE_COUNT, &check, 1, NULL), K3_EUSAGE);
     assert_int_equal(ops->copy_wait(dev, LANE_COUNT, K3_DEV_WAIT_ALL, NULL), K3_EUSAGE);
+    bool is_done = true;
+    assert_int_equal(ops->copy_done(dev, LANE_COUNT, 1, &is_done, NULL), K3_EUSAGE);
+    assert_false(is_done);
     assert_int_equal(ops->verify_units(dev, 0, &check, 1, NULL), 0); /* no units */
     wait_for(0);
     ops->close(NULL);
@@ -367,7 +403,7 @@ static void test_fault_rules(void **state)
 #define SUITE(open)                                                                                \
     ONE(test_alloc, open), ONE(test_copies, open), ONE(test_order, open), ONE(test_right, open),   \
         ONE(test_single_bits, open), ONE(test_close_drains, open), ONE(test_misuse, open),         \
-        ONE(test_wait_counts, open), ONE(test_many_checks, open)
+        ONE(test_wait_counts, open), ONE(test_ask_counts, open), ONE(test_many_checks, open)
 
 int dev_suite_run(const struct k3_dev_ops *device)
 {

@@ -118,6 +118,17 @@ static int fault_copy_wait(struct k3_dev *dev, uint32_t lane, uint64_t op_count,
     return rc;
 }
 
+static int fault_copy_done(struct k3_dev *dev, uint32_t lane, uint64_t op_count, bool *is_done,
+                           struct k3_err *err)
+{
+    if (lane < K3_LANE_COUNT_MAX && op_count != K3_DEV_WAIT_ALL)
+        op_count += dev->own_count[lane];
+    int rc = inner_ops->copy_done(dev->inner, lane, op_count, is_done, err);
+    if (!rc && *is_done && hits(FAULT_DEV_WAIT, ++dev->wait_count))
+        rc = k3_fail(err, K3_EDEVICE, "fault device: a lane failed");
+    return rc;
+}
+
 /* One bit of the first unit of a check, behind the copies that were begun before. */
 static int flip(struct k3_dev *dev, uint32_t lane, const struct k3_dev_check *check,
                 struct k3_err *err)
@@ -163,6 +174,7 @@ static struct k3_dev_ops ops = {
     .unpin = fault_unpin,
     .copy_begin = fault_copy_begin,
     .copy_wait = fault_copy_wait,
+    .copy_done = fault_copy_done,
     .verify_units = fault_verify_units,
     .close = fault_close,
 };

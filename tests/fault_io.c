@@ -30,6 +30,8 @@ struct k3_io {
 };
 
 /* Is number n (from 1) of a kind one that the rule spoils? */
+#define INNER_COUNT 16u
+
 static bool hits(enum fault_io_kind kind, uint64_t n)
 {
     if (rule.kind != kind || n < rule.nth || n - rule.nth >= rule.count)
@@ -147,10 +149,22 @@ static void take(struct k3_io *io, const struct k3_io_done *inner, struct k3_io_
     ++*count;
 }
 
+/* What was held back comes when the inner engine is idle. */
+static void let_go(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count)
+{
+    for (uint32_t i = 0; i < io->depth && io->inner_count == 0 && *count < max; i++) {
+        if (!io->slots[i].used || !io->slots[i].held)
+            continue;
+        done[(*count)++] = io->slots[i].done;
+        io->slots[i].used = false;
+        io->held_count--;
+    }
+}
+
 static int fault_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
                       struct k3_err *err)
 {
-    struct k3_io_done inner[16];
+    struct k3_io_done inner[INNER_COUNT];
     *count = 0;
     uint64_t n = ++io->reap_count;
     if (hits(FAULT_IO_REAP, n))
@@ -159,21 +173,36 @@ static int fault_reap(struct k3_io *io, struct k3_io_done *done, uint32_t max, u
         nanosleep(&(struct timespec){0, 120000000}, NULL);
     while (max && *count == 0 && io->inner_count) {
         uint32_t inner_count;
-        int rc = inner_ops->reap(io->inner, inner, max < 16 ? max : 16, &inner_count, err);
+        int rc = inner_ops->reap(io->inner, inner, max < INNER_COUNT ? max : INNER_COUNT,
+                                 &inner_count, err);
         if (rc)
             return rc;
         for (uint32_t i = 0; i < inner_count; i++)
             take(io, &inner[i], done, count);
     }
-    /* What was held back comes when the inner engine is idle. */
-    for (uint32_t i = 0; i < io->depth && io->inner_count == 0 && *count < max; i++) {
-        if (!io->slots[i].used || !io->slots[i].held)
-            continue;
-        done[(*count)++] = io->slots[i].done;
-        io->slots[i].used = false;
-        io->held_count--;
-    }
+    let_go(io, done, max, count);
     return 0;
+}
+
+/* Only calls that bring something count: how often one polls is no part of a rule. */
+static int fault_poll(struct k3_io *io, struct k3_io_done *done, uint32_t max, uint32_t *count,
+                      struct k3_err *err)
+{
+    struct k3_io_done inner[INNER_COUNT];
+    uint32_t inner_count;
+    *count = 0;
+    int rc = inner_ops->poll(io->inner, inner, max < INNER_COUNT ? max : INNER_COUNT, &inner_count,
+                             err);
+    for (uint32_t i = 0; !rc && i < inner_count; i++)
+        take(io, &inner[i], done, count);
+    if (!rc)
+        let_go(io, done, max, count);
+    if (rc || *count == 0)
+        return rc;
+    uint64_t n = ++io->reap_count;
+    if (hits(FAULT_IO_SLOW, n))
+        nanosleep(&(struct timespec){0, 120000000}, NULL);
+    return hits(FAULT_IO_REAP, n) ? k3_fail(err, K3_EIO, "fault io: reap fails") : 0;
 }
 
 static const struct k3_io_ops ops = {
@@ -183,6 +212,7 @@ static const struct k3_io_ops ops = {
     .add_file = fault_add_file,
     .submit = fault_submit,
     .reap = fault_reap,
+    .poll = fault_poll,
     .close = fault_close,
 };
 

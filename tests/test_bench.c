@@ -238,7 +238,7 @@ static void test_reads(void **state)
 static void test_device_rates(void **state)
 {
     (void)state;
-    static const struct fault_dev_rule rules[] = {{FAULT_DEV_SKIP_COPY, 3, 1},
+    static const struct fault_dev_rule rules[] = {{FAULT_DEV_SKIP_COPY, 2, 1},
                                                   {FAULT_DEV_FLIP, 2, 1},
                                                   {FAULT_DEV_WAIT, 1, 1},
                                                   {FAULT_DEV_CHECK, 4, 1},

@@ -38,6 +38,7 @@ static struct io_files files;
 static const struct k3_io_ops *ops;    /* the engine under test */
 static bool is_direct;                 /* it was asked to read past the page cache */
 static bool is_past;                   /* it does */
+static bool is_shared;                 /* several threads bring one read */
 static struct k3_io_region registered; /* memory to be registered; bytes 0: none */
 
 /* Stands before the pread of libc in this program: when asked, reads come in small pieces and are
@@ -88,6 +89,7 @@ static struct k3_io *open_engine(uint32_t depth, uint32_t threads)
     struct k3_io_options options = {.depth = depth,
                                     .thread_count = threads,
                                     .is_direct = is_direct,
+                                    .is_shared = is_shared,
                                     .regions = &registered,
                                     .region_count = registered.bytes != 0};
     k3_err_init(&err);
@@ -121,7 +123,9 @@ static void random_read(struct k3_io_read *read, uint64_t tag)
     size_t align = tag % 2 ? ALIGN : 1;
     read->file = random_below(FILE_COUNT);
     read->offset = random_below(FILE_BYTES + 100000) / align * align;
-    read->bytes = random_below(8) ? random_below(200000) / align * align : random_below(5);
+    /* Of those that are shared some have several pieces. */
+    const uint32_t most = is_shared ? 1200000 : 200000;
+    read->bytes = random_below(8) ? random_below(most) / align * align : random_below(5);
     read->tag = tag;
     read->target = aligned_alloc(ALIGN, (read->bytes + 64 + ALIGN - 1) / ALIGN * ALIGN);
     assert_non_null(read->target);
@@ -183,6 +187,9 @@ static void test_idle_reap(void **state)
     uint32_t count = 77;
     assert_int_equal(ops->reap(io, done, 2, &count, NULL), 0);
     assert_int_equal(count, 0);
+    count = 77;
+    assert_int_equal(ops->poll(io, done, 2, &count, NULL), 0);
+    assert_int_equal(count, 0);
     assert_int_equal(ops->submit(io, NULL, 0, NULL), 0);
     ops->close(io);
     ops->close(NULL);
@@ -219,6 +226,65 @@ static void test_depth(void **state)
     ops->close(io);
     for (uint32_t i = 0; i <= DEPTH; i++)
         free(reads[i].target);
+}
+
+/* Polling alone brings every read once, up to `max` at a time. */
+static void test_poll(void **state)
+{
+    (void)state;
+    struct k3_io *io = open_engine(DEPTH, 2);
+    struct k3_io_read reads[DEPTH];
+    struct k3_io_done done[3];
+    bool seen[DEPTH] = {false};
+    uint32_t count, total = 0;
+    random_state = 5;
+    for (uint32_t i = 0; i < DEPTH; i++)
+        random_read(&reads[i], i);
+    assert_int_equal(ops->submit(io, reads, DEPTH, NULL), 0);
+    while (total < DEPTH) {
+        assert_int_equal(ops->poll(io, done, 3, &count, NULL), 0);
+        assert_true(count <= 3);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_true(done[i].tag < DEPTH && !seen[done[i].tag]);
+            seen[done[i].tag] = true;
+            check_read(&reads[done[i].tag], &done[i]);
+        }
+        total += count;
+    }
+    assert_int_equal(ops->poll(io, done, 3, &count, NULL), 0);
+    assert_int_equal(count, 0);
+    ops->close(io);
+    for (uint32_t i = 0; i < DEPTH; i++)
+        free(reads[i].target);
+}
+
+/* Of a read with many pieces, what arrived ends before the first one that came short, whatever came
+ * behind it. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { BYTES = 2 << 20, HOLE = 700 * 1024 / ALIGN * ALIGN };
+    if (!is_shared)
+        return;
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    assert_int_equal(mprotect(memory + HOLE, ALIGN, PROT_NONE), 0);
+    for (uint32_t turn = 0; turn < 50; turn++) {
+        struct k3_io *io = open_engine(DEPTH, 4);
+        const struct k3_io_read read = {.target = memory, .bytes = BYTES, .tag = 7};
+        struct k3_io_done done[2];
+        uint32_t count;
+        assert_int_equal(ops->submit(io, &read, 1, NULL), 0);
+        assert_int_equal(ops->reap(io, done, 2, &count, NULL), 0);
+        assert_int_equal(count, 1);
+        assert_int_equal(done[0].tag, 7);
+        assert_int_equal(done[0].sys_errno, EFAULT);
+        assert_true(done[0].bytes <= HOLE && done[0].bytes >= HOLE / 262144 * 262144);
+        for (size_t i = 0; i < done[0].bytes; i++)
+            assert_int_equal(memory[i], io_content(0, i));
+        ops->close(io);
+    }
+    munmap(memory, BYTES);
 }
 
 /* Close with reads in flight: when it returns, nothing more is written to any target. */
@@ -388,6 +454,7 @@ static int use(const struct k3_io_ops *engine, bool direct, const struct fault_i
 {
     ops = rule ? fault_io(engine, rule) : engine;
     is_direct = direct;
+    is_shared = false;
     is_past = direct || engine == &k3_io_uring;
     return 0;
 }
@@ -404,6 +471,15 @@ static const struct fault_io_rule late = {FAULT_IO_LATE, 1, UINT64_MAX};
     }
 
 ENGINE(pread, k3_io_pread, false, NULL)
+
+static int use_shared(void **state)
+{
+    (void)state;
+    use(&k3_io_pread, false, NULL);
+    is_shared = true;
+    return 0;
+}
+
 ENGINE(pread_fault, k3_io_pread, false, &none)
 ENGINE(pread_late, k3_io_pread, false, &late)
 ENGINE(direct, k3_io_pread, true, NULL)
@@ -415,7 +491,8 @@ ENGINE(uring_late, k3_io_uring, false, &late)
 #define SUITE(engine)                                                                              \
     cmocka_unit_test_setup(test_random, engine), cmocka_unit_test_setup(test_short_reads, engine), \
         cmocka_unit_test_setup(test_idle_reap, engine),                                            \
-        cmocka_unit_test_setup(test_depth, engine),                                                \
+        cmocka_unit_test_setup(test_depth, engine), cmocka_unit_test_setup(test_poll, engine),     \
+        cmocka_unit_test_setup(test_pieces, engine),                                               \
         cmocka_unit_test_setup(test_close_drains, engine),                                         \
         cmocka_unit_test_setup(test_bad_read, engine),                                             \
         cmocka_unit_test_setup(test_bad_file, engine),                                             \
@@ -442,8 +519,8 @@ static bool runs(const char *name, const struct k3_io_ops *engine, bool direct)
 
 int main(void)
 {
-    const struct CMUnitTest through[] = {SUITE(use_pread), SUITE(use_pread_fault),
-                                         SUITE(use_pread_late)};
+    const struct CMUnitTest through[] = {SUITE(use_pread), SUITE(use_shared),
+                                         SUITE(use_pread_fault), SUITE(use_pread_late)};
     const struct CMUnitTest direct[] = {SUITE(use_direct), SUITE(use_direct_late)};
     const struct CMUnitTest uring[] = {SUITE(use_uring), SUITE(use_uring_fault),
                                        SUITE(use_uring_late)};

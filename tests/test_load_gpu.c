@@ -200,7 +200,7 @@ static void test_whole(void **state)
         assert_int_equal(report.bytes, mini->image_bytes[0] + mini->image_bytes[1]);
         assert_true(report.verified_bytes > report.bytes);
         assert_int_equal(report.reread_units, 0);
-        assert_true(report.pinned_bytes >= 2 * K3_LOAD_CHUNK_BYTES);
+        assert_true(report.pinned_bytes >= 2 * (uint64_t)K3_UNIT_BYTES);
         assert_rank_device(0, ":0");
         assert_rank_device(1, ":0");
         close_load();

@@ -27,9 +27,11 @@ static int end_test(void **state)
 }
 
 /* The host as a device whose memory reads cannot land in. */
-static void open_load(const struct fault_io_rule *rule, uint64_t staging_bytes, bool verify)
+static void open_load(const struct fault_io_rule *rule, uint64_t staging_bytes, bool is_hot,
+                      bool verify)
 {
     struct k3_load_options options = {.struct_bytes = sizeof options,
+                                      .io = is_hot ? "pread" : NULL,
                                       .dirs = one.dir_list,
                                       .dir_count = one.dir_count,
                                       .staging_bytes = staging_bytes,
@@ -55,49 +57,69 @@ static void run_and_check(void)
     }
 }
 
-/* A pool is never larger than asked for, two reads at least, and has slots enough. */
+/* A pool is never larger than asked for, two slots at least, and has slots enough. */
 static void test_sizes(void **state)
 {
     (void)state;
     static const struct {
         uint64_t staging_bytes;
-        uint32_t count, each;
+        uint32_t count, units, each;
     } rows[] = {
-        {1, 2, 1},           {8u << 20, 2, 1},
-        {60u << 20, 15, 1},  {64u << 20, 8, 2},
-        {127u << 20, 15, 2}, {128u << 20, 8, 4},
-        {256u << 20, 16, 4}, {UINT64_C(1) << 33, K3_LOAD_SLOT_COUNT_MAX / 4, 4},
+        {1, 2, 1, 1},
+        {8u << 20, 8, 2, 1},
+        {15u << 20, 15, 2, 1},
+        {31u << 20, 15, 4, 1},
+        {32u << 20, 8, 8, 1},
+        {60u << 20, 15, 8, 1},
+        {64u << 20, 8, 16, 2},
+        {127u << 20, 15, 16, 2},
+        {128u << 20, 16, 16, 2},
+        {UINT64_C(1) << 33, K3_LOAD_SLOT_COUNT_MAX, 16, 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct k3_load_slots slots = {0};
         k3_load_slots_choose(&slots, rows[i].staging_bytes);
         assert_int_equal(slots.count, rows[i].count);
+        assert_int_equal(slots.units, rows[i].units);
         assert_int_equal(slots.each, rows[i].each);
+        assert_int_equal(slots.chunk_units * slots.each, slots.units);
         assert_true(slots.count == 2 || k3_load_slots_bytes(&slots) <= rows[i].staging_bytes);
+        k3_load_slots_shape(&slots, true);
+        assert_int_equal(slots.each, 1);
+        assert_int_equal(slots.chunk_units, slots.units);
     }
 }
 
-/* A slot goes on in one copy, and no slot holds reads of two parts or gaps between them. */
+static void check_slot(const struct k3_load_chunk *chunk)
+{
+    const struct k3_load_slots *slots = &load->legs[0].slots;
+    assert_true(chunk->slot_at < chunk->slot_chunks);
+    assert_true(chunk->slot_chunks <= slots->each);
+    assert_true(chunk->unit_count >= 1 && chunk->unit_count <= slots->chunk_units);
+    if (chunk->slot_at == 0)
+        return;
+    assert_int_equal(chunk->part, chunk[-1].part);
+    assert_int_equal(chunk->unit_begin, chunk[-1].unit_begin + slots->chunk_units);
+    assert_int_equal(chunk->slot_at, chunk[-1].slot_at + 1);
+}
+
+/* A slot goes on in one copy, and no slot holds reads of two parts or gaps between them; what is in
+ * memory comes by one read for each slot. */
 static void test_copies(void **state)
 {
     (void)state;
-    static const uint64_t stagings[] = {16u << 20, 64u << 20, 128u << 20};
-    for (size_t i = 0; i < 3; i++) {
+    static const uint64_t stagings[] = {16u << 20, 64u << 20};
+    for (size_t i = 0; i < 4; i++) {
+        const bool is_hot = i >= 2;
         uint64_t slot_count = 0, shared_count = 0, copy_count = 0;
-        open_load(NULL, stagings[i], false);
+        open_load(NULL, stagings[i % 2], is_hot, false);
+        assert_int_equal(load->is_hot, is_hot);
         for (uint64_t c = 0; c < load->chunk_count; c++) {
-            const struct k3_load_chunk *chunk = &load->chunks[c];
-            slot_count += chunk->slot_at == 0;
-            shared_count += chunk->slot_at > 0;
-            assert_true(chunk->slot_at < chunk->slot_chunks);
-            assert_true(chunk->slot_chunks <= load->legs[0].slots.each);
-            if (chunk->slot_at) {
-                assert_int_equal(chunk->part, chunk[-1].part);
-                assert_int_equal(chunk->unit_begin, chunk[-1].unit_begin + K3_LOAD_CHUNK_UNITS);
-                assert_int_equal(chunk->slot_at, chunk[-1].slot_at + 1);
-            }
+            check_slot(&load->chunks[c]);
+            slot_count += load->chunks[c].slot_at == 0;
+            shared_count += load->chunks[c].slot_at > 0;
         }
-        assert_true((shared_count > 0) == (i > 0));
+        assert_true((shared_count > 0) == (i == 1));
         run_and_check();
         for (uint32_t lane = 0; lane < load->legs[0].lane_count; lane++)
             copy_count += load->legs[0].lane_ops[lane];
@@ -118,20 +140,22 @@ static uint64_t units_from(uint64_t nth, uint64_t count)
 static void test_failed_reads(void **state)
 {
     (void)state;
-    uint64_t chunk_count = 1;
-    for (uint64_t i = 0; i < chunk_count * K3_LOAD_SLOT_CHUNKS; i++) {
-        struct k3_load_report report;
-        const struct fault_io_rule rule = {i % 3 ? FAULT_IO_FAILING : FAULT_IO_PARTIAL,
-                                           i / K3_LOAD_SLOT_CHUNKS + 1,
-                                           i % K3_LOAD_SLOT_CHUNKS + 1};
-        open_load(&rule, 128u << 20, true);
-        chunk_count = load->chunk_count;
-        run_and_check();
-        assert_true(fault_io_hit_count());
-        k3_load_get_report(load, &report);
-        assert_int_equal(report.reread_units, units_from(rule.nth, rule.count));
+    const uint32_t each = K3_LOAD_SLOT_UNITS / K3_LOAD_CHUNK_UNITS;
+    for (int is_hot = 0; is_hot < 2; is_hot++) {
+        uint64_t chunk_count = 1;
+        for (uint64_t i = 0; i < chunk_count * each; i++) {
+            struct k3_load_report report;
+            const struct fault_io_rule rule = {i % 3 ? FAULT_IO_FAILING : FAULT_IO_PARTIAL,
+                                               i / each + 1, i % each + 1};
+            open_load(&rule, 64u << 20, is_hot, true);
+            chunk_count = load->chunk_count;
+            run_and_check();
+            assert_true(fault_io_hit_count());
+            k3_load_get_report(load, &report);
+            assert_int_equal(report.reread_units, units_from(rule.nth, rule.count));
+        }
+        assert_true(chunk_count > each);
     }
-    assert_true(chunk_count > K3_LOAD_SLOT_CHUNKS);
 }
 
 int main(void)

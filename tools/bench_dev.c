@@ -18,9 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOT_BYTES ((uint64_t)K3_BENCH_CHUNK_BYTES)
-/* Copies of a lane under way: as many as the pool of a load has, 32 slots on 4 lanes. */
-#define DEPTH 8u
+/* A load copies whole slots, all on one lane. */
+#define SLOT_BYTES (UINT64_C(8) << 20)
+#define COPY_LANE  0u
+#define DEPTH      4u /* copies under way: half of the pool of a load */
 
 /* ---- open and close ---- */
 
@@ -86,7 +87,7 @@ static int wait_all(struct k3_bench_dev *dev, struct k3_err *err)
 /* Begin the copy of slot `number` to its place; slots and places turn. */
 static int copy_slot(struct k3_bench_dev *dev, uint64_t number, struct k3_err *err)
 {
-    const uint32_t lane = (uint32_t)(number % K3_BENCH_DEV_LANES);
+    const uint32_t lane = COPY_LANE;
     struct k3_dev_copy copy = {
         .target = (char *)dev->data + number * SLOT_BYTES % dev->data_bytes,
         .source = dev->pool + number * SLOT_BYTES % dev->pool_bytes,
@@ -107,8 +108,8 @@ int k3_bench_dev_open(const struct k3_dev_ops *ops, uint32_t index, uint64_t poo
 {
     struct k3_dev_options options = {.index = index, .lane_count = K3_BENCH_DEV_LANES};
     double gb_per_s;
-    assert(pool_bytes && pool_bytes % (SLOT_BYTES * K3_BENCH_DEV_LANES) == 0);
-    assert(data_bytes == pool_bytes || data_bytes == 2 * pool_bytes);
+    assert(pool_bytes && pool_bytes % (2 * SLOT_BYTES) == 0 && data_bytes % pool_bytes == 0);
+    assert(data_bytes / K3_BENCH_DEV_LANES <= pool_bytes);
     *out = (struct k3_bench_dev){.ops = ops, .pool_bytes = pool_bytes, .data_bytes = data_bytes};
     int rc = ops->probe(index, err);
     if (!rc)

@@ -127,7 +127,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                   "auto|uring|pread|cufile|hipfile",
                   "how bytes are read; a named engine never falls back to another", own_group,
                   FIELD(io), .commands = ON(LOAD) | ON(BENCH)},
-    [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "128MiB", NULL,
+    [K3_ID_STAGING] = {K3_ID_STAGING, K3_OPT_SIZE, "staging", "SIZE", "64MiB", NULL,
                        "memory for the slots that reads land in", own_group, .min = STAGING_MIN,
                        .max = STAGING_MAX, FIELD(staging_bytes), .commands = ON(LOAD) | ON(BENCH)},
     [K3_ID_MAX_BANDWIDTH] =

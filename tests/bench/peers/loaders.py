@@ -301,7 +301,8 @@ def check_ours(request, write):
     options = Options(struct_bytes=ctypes.sizeof(Options), dir_count=1, rank_count=1,
                       dirs=(ctypes.c_char_p * 1)(os.fsencode(request["set"])),
                       ranks=(ctypes.c_uint32 * 1)(request["rank"]),
-                      device=os.fsencode(request["device"]), no_verify=int(request["no_verify"]))
+                      device=os.fsencode(request["device"]), no_verify=int(request["no_verify"]),
+                      staging_bytes=request.get("staging_bytes", 0))
     load, data, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
     result = {}
     try:
