@@ -76,7 +76,7 @@ struct words {
     size_t count;
 };
 
-static bool is_castable(enum k3_role role)
+bool k3_role_is_castable(enum k3_role role)
 {
     return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
 }
@@ -118,7 +118,7 @@ static int fail_role(const char *word, size_t bytes, struct k3_err *err)
 {
     struct words words = {.one = "role", .many = "roles", .more = "; a pattern has a '.' or a '*'"};
     for (int r = 0; r < K3_ROLE_COUNT; r++)
-        if (is_castable((enum k3_role)r))
+        if (k3_role_is_castable((enum k3_role)r))
             words.name[words.count++] = k3_role_name((enum k3_role)r);
     return fail_word(word, bytes, &words, err);
 }
@@ -198,7 +198,7 @@ static int add_option(struct k3_policy *policy, const char *name, size_t bytes, 
     return 0;
 }
 
-static enum k3_qfmt role_source(int role)
+enum k3_qfmt k3_role_source_fmt(enum k3_role role)
 {
     return role == K3_ROLE_EXPERTS ? K3_Q_MXFP4 : K3_Q_BF16;
 }
@@ -218,7 +218,7 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
         return fail_format(value, err);
     if (role < 0)
         return add_pattern(policy, name, bytes, fmt, err);
-    if (!is_castable((enum k3_role)role))
+    if (!k3_role_is_castable((enum k3_role)role))
         return k3_fail(err, K3_EUSAGE, "--quant: role %s has no matrix that could be cast",
                        k3_role_name((enum k3_role)role));
     if (*seen & 1u << role)
@@ -227,7 +227,8 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
     *seen |= 1u << role;
     policy->asked_roles |= (uint16_t)(1u << role);
     /* Asking for what is there already is asking for nothing. */
-    policy->role_fmt[role] = (uint8_t)(fmt == role_source(role) ? K3_Q_VERBATIM : fmt);
+    policy->role_fmt[role] = (uint8_t)(fmt == k3_role_source_fmt((enum k3_role)role) ? K3_Q_VERBATIM
+                                                                                     : fmt);
     return 0;
 }
 

@@ -48,6 +48,11 @@ const char *k3_policy_name(uint32_t i, const char **entries);
 
 bool k3_policy_is_verbatim(const struct k3_policy *policy);
 
+/* False for norms and the vectors of AttnRes: no matrices, no entries. */
+bool k3_role_is_castable(enum k3_role role);
+/* Format that the matrices of a role have in the checkpoint. */
+enum k3_qfmt k3_role_source_fmt(enum k3_role role);
+
 /* True for a matrix that can be cast: BF16, or packed with a rule for its scales. */
 bool k3_rule_is_matrix(const struct k3_rule *rule);
 /* Format the matrix has in the checkpoint. */

@@ -56,8 +56,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "device memory one image may take; a larger one is refused", layout_group,
                       FIELD(budget_bytes), .commands = LAYOUT},
     [K3_ID_QUANT] = {K3_ID_QUANT, K3_OPT_STRING, "quant", "POLICY", "verbatim", NULL,
-                     "cast while cutting: verbatim, nvfp4, fp8-attn, fp8-block, mxfp8, bf16, "
-                     "int4-g32, ROLE=FORMAT[,...] or a .json file",
+                     "cast while cutting: the name of a policy, ROLE=FORMAT[,...] or a .json file; "
+                     "k3-shard help " K3_QUANT_TOPIC " lists them",
                      layout_group, FIELD(quant), .commands = LAYOUT},
     [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
                    "experts out of the window in which their cast is exact: stop before anything "
@@ -259,10 +259,12 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
          "missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
-    [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND]", "show this help or that of a command",
-                     help_group, "Shows what a command does and takes.", "k3-shard help convert", 0,
-                     1, k3_cmd_help},
-    [K3_CMD_MAN] = {K3_CMD_MAN, "man", "[COMMAND]", "print a man page (roff)", help_group,
+    [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND|" K3_QUANT_TOPIC "]",
+                     "show this help or that of a command", help_group,
+                     "Shows what a command does and takes; " K3_QUANT_TOPIC ": what --quant takes.",
+                     "k3-shard help convert", 0, 1, k3_cmd_help},
+    [K3_CMD_MAN] = {K3_CMD_MAN, "man", "[COMMAND|" K3_QUANT_TOPIC "]", "print a man page (roff)",
+                    help_group,
                     "Prints the man page of the tool or of a command, to be read with man -l -.",
                     "k3-shard man convert | man -l -", 0, 1, k3_cmd_man},
     [K3_CMD_COMPLETION] = {K3_CMD_COMPLETION, "completion", "bash|zsh|fish",
