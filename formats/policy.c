@@ -13,13 +13,16 @@
 #include <string.h>
 
 /* What can be asked for in a word.  Experts lose nothing by any of these but int4-g32, which says
- * so.  Everything: all matrices of the language model but those that are never touched unnamed. */
+ * so.  Everything: all matrices of the language model but those that are never touched unnamed.
+ * The rest: everything but the experts, which are small already; what makes an image smallest. */
 static const struct {
     const char *name, *entries;
 } named[] = {
     {"verbatim", ""},
     {"nvfp4", "attention=fp8-block,experts=nvfp4"},
     {"fp8-attn", "attention=fp8-block"},
+    {"fp8-rest", "attention=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+                 "head=fp8-block"},
     {"fp8-block", "attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,"
                   "dense=fp8-block,head=fp8-block"},
     {"mxfp8", "attention=mxfp8,experts=mxfp8,shared=mxfp8,latent=mxfp8,dense=mxfp8,head=mxfp8"},

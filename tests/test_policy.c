@@ -55,6 +55,8 @@ static void test_texts(void **state)
         {"verbatim", "verbatim"},
         {"nvfp4", "attention=fp8-block,experts=nvfp4"},
         {"fp8-attn", "attention=fp8-block"},
+        {"fp8-rest", "attention=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+                     "head=fp8-block"},
         {"bf16", "experts=bf16"},
         {"int4-g32", "experts=int4-g32"},
         {"experts=nvfp4,attention=fp8-block", "attention=fp8-block,experts=nvfp4"},

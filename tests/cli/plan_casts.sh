@@ -14,6 +14,8 @@ next plan ckpt --tp 2
 next plan ckpt --tp 2 --quant fp8-attn --oow snap --config modelopt --budget 100GiB
 next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 100000001
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
+# what each policy with a name costs, that of the README ("Which --quant") among them
+"$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
 # policies that do nothing
 for policy in experts=mxfp4 attention=bf16,head=verbatim '*.layers.2.*=verbatim'; do
     next plan ckpt --tp 2 --quant "$policy"
