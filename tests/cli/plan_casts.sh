@@ -16,6 +16,10 @@ next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 10000000
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
 # what each policy with a name costs, that of the README ("Which --quant") among them
 "$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
+# too large: policies that fit, layouts that do, sizes as they were given
+next plan ckpt --tp 2 --quant fp8-block --budget 4MiB
+next plan ckpt --tp 1 --quant bf16 --budget 4MB
+next plan ckpt --tp 2 --budget 1TB
 # policies that do nothing
 for policy in experts=mxfp4 attention=bf16,head=verbatim '*.layers.2.*=verbatim'; do
     next plan ckpt --tp 2 --quant "$policy"
