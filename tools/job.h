@@ -102,9 +102,11 @@ struct k3_job_strays {
 void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
 
 /* What --force would remove: part files, those (units files too) that the manifest does not list,
- * and finished items of an unfinished conversion.  Fails: K3_EUNSUPPORTED naming a file of such a
+ * finished items of an unfinished conversion, and the room that this makes in each directory (files
+ * that have another name as well make none).  Fails: K3_EUNSUPPORTED naming a file of such a
  * name that is not of a shard set; K3_EIO, K3_ENOMEM. */
 struct k3_job_removal {
+    uint64_t freed_bytes[K3_SET_DIR_COUNT_MAX];
     uint32_t part_count, unlisted_count, item_count;
     char unlisted[K3_NAME_BYTES_MAX + 1]; /* the first of them */
 };
