@@ -466,6 +466,44 @@ static void test_plan_text(void **state)
     k3_plan_close(plan);
 }
 
+/* Which kinds of matrices are cut through their blocks: [rows, columns] of a rank, worked out from
+ * the published shapes. */
+static void test_splits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *policy, *told;
+        uint32_t tp;
+    } cases[] = {
+        {"fp8-rest", "", 1},
+        {"mxfp8", "", 8},
+        {"attention=fp8-tensor,head=fp8-tensor", "", 32},
+        {"fp8-rest", "*.self_attn.b_proj 12x7168 small;", 8},
+        {"fp8-attn", "*.self_attn.b_proj 3x7168 small;*.self_attn.q_b_proj 576x1536;", 32},
+        {"dense=fp8-block",
+         "*.mlp.gate_proj 2112x7168;*.mlp.up_proj 2112x7168;*.mlp.down_proj 7168x2112;", 16},
+        {"experts=fp8-block",
+         "*.block_sparse_moe.experts.{e}.w1 192x3584;*.block_sparse_moe.experts.{e}.w3 192x3584;"
+         "*.block_sparse_moe.experts.{e}.w2 3584x192;",
+         16},
+        {"*.layers.3.self_attn.o_proj=fp8-channel", "*.self_attn.o_proj 7168x1536;", 8},
+        {"attention=fp8-channel", "*.self_attn.o_proj 7168x1536;", 8}, /* once for both */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct k3_policy policy = policy_of(cases[i].policy);
+        struct k3_layout layout = layout_of(cases[i].tp, 1);
+        struct k3_policy_split split;
+        char told[512] = "";
+        for (uint32_t rule = 0; k3_policy_next_split(&policy, &config, &layout, &rule, &split);) {
+            size_t used = strlen(told);
+            snprintf(told + used, sizeof told - used, "%s %llux%llu%s;", split.glob,
+                     (unsigned long long)split.rows, (unsigned long long)split.cols,
+                     split.is_small ? " small" : "");
+        }
+        assert_string_equal(told, cases[i].told);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
@@ -477,7 +515,8 @@ int main(void)
                                        cmocka_unit_test(test_absent_role),
                                        cmocka_unit_test(test_k3_sizes),
                                        cmocka_unit_test(test_parts_agree_with_sizes),
-                                       cmocka_unit_test(test_plan_text)};
+                                       cmocka_unit_test(test_plan_text),
+                                       cmocka_unit_test(test_splits)};
     k3_test_config(&config);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,10 @@ next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 10000000
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
 # what each policy with a name costs, that of the README ("Which --quant") among them
 "$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
+# cuts that go through blocks of scales
+for tp in 1 2 4; do "$K3" plan ckpt --tp $tp --quant fp8-rest | grep ^split; done
+"$K3" plan ckpt --tp 4 --quant fp8-rest --json | grep -o '"split_then_quantized":[^]]*' | head -c 400
+echo
 # too large: policies that fit, layouts that do, sizes as they were given
 next plan ckpt --tp 2 --quant fp8-block --budget 4MiB
 next plan ckpt --tp 1 --quant bf16 --budget 4MB
