@@ -84,6 +84,12 @@ bool k3_role_is_castable(enum k3_role role)
     return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
 }
 
+bool k3_role_stays(enum k3_role role)
+{
+    return role == K3_ROLE_ROUTER || role == K3_ROLE_EMBED || role == K3_ROLE_VISION ||
+           role == K3_ROLE_PROJECTOR;
+}
+
 /* The family of a format: by letters alone another one may be nearer. */
 static const char *usual_of(const char *given, const struct words *words)
 {

@@ -52,6 +52,12 @@ bool k3_policy_is_verbatim(const struct k3_policy *policy);
 bool k3_role_is_castable(enum k3_role role);
 /* Format that the matrices of a role have in the checkpoint. */
 enum k3_qfmt k3_role_source_fmt(enum k3_role role);
+/* True for roles that engines read as BF16 only, so that no name casts them and patterns must spell
+ * them out: router, embed, vision, projector. */
+bool k3_role_stays(enum k3_role role);
+/* Bits of the roles of which the policy casts a matrix that an image of this layout has. */
+uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
+                              const struct k3_layout *layout);
 
 #define K3_LAYER_ALL UINT32_MAX
 

@@ -418,6 +418,21 @@ bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *con
     return false;
 }
 
+uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
+                              const struct k3_layout *layout)
+{
+    uint32_t roles = 0;
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; layer < layers && !is_dropped(layout, rule); layer++)
+            if (k3_rule_applies(config, rule, layer) &&
+                k3_policy_fmt(policy, config, r, layer) != K3_Q_VERBATIM)
+                roles |= UINT32_C(1) << rule->role;
+    }
+    return roles;
+}
+
 /* A role that somebody asked for has a matrix in this checkpoint. */
 static int check_roles(const struct k3_policy *policy, const struct k3_config *config,
                        const struct k3_layout *layout, struct k3_err *err)

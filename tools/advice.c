@@ -131,14 +131,24 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
         k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
 }
 
-void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan)
+void k3_say_policy(const struct k3_opts *opts, const struct k3_plan *plan)
 {
-    if (!opts->quiet && strcmp(opts->quant, "verbatim") != 0 &&
-        !k3_policy_casts(&plan->policy, &plan->config))
+    if (opts->quiet)
+        return;
+    if (strcmp(opts->quant, "verbatim") != 0 && !k3_policy_casts(&plan->policy, &plan->config))
         fprintf(stderr,
                 "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
                 "all is left verbatim\n",
                 opts->quant);
+    const uint32_t roles = k3_policy_cast_roles(&plan->policy, &plan->config, &plan->layout);
+    const char *lead = "warning: --quant casts";
+    for (unsigned r = 0; r < K3_ROLE_COUNT; r++)
+        if (roles >> r & 1 && k3_role_stays((enum k3_role)r)) {
+            fprintf(stderr, "%s %s", lead, k3_role_name((enum k3_role)r));
+            lead = ",";
+        }
+    if (*lead == ',')
+        fputs(": engines expect these in BF16 and may refuse the set or read it wrongly\n", stderr);
 }
 
 void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out)

@@ -400,7 +400,7 @@ int k3_cmd_plan(const struct k3_opts *opts, struct k3_err *err)
         k3_say_problems(&problems);
         goto out;
     }
-    k3_say_idle_policy(opts, ckpt->plan);
+    k3_say_policy(opts, ckpt->plan);
     view.plan = ckpt->plan;
     view.budget_bytes = opts->budget_bytes;
     view.world = k3_layout_world(&ckpt->plan->layout);

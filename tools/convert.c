@@ -113,7 +113,7 @@ static int check_idle(const struct k3_convert_options *options, const struct k3_
                        "--device: nothing is cast, so a GPU has nothing to do: leave it out, or "
                        "give a --quant that casts");
     if (options->opts)
-        k3_say_idle_policy(options->opts, plan);
+        k3_say_policy(options->opts, plan);
     return 0;
 }
 

@@ -109,9 +109,16 @@ static void put_roles(FILE *out, bool is_man)
     put_roles_of(out, is_man, K3_Q_MXFP4);
     if (is_man)
         fputs(".PP\n", out);
+    char roles[LIST_BYTES] = "", text[LIST_BYTES + 128];
+    for (unsigned r = 0; r < K3_ROLE_COUNT; r++)
+        if (k3_role_stays((enum k3_role)r))
+            add_word(roles, k3_role_name((enum k3_role)r));
     put_paragraph(out, is_man,
                   "Exactly: every value comes back equal, as far as the window of the format "
                   "reaches; --oow says what becomes of the rest.");
+    snprintf(text, sizeof text,
+             "Engines expect these in BF16, no policy with a name casts them: %s.", roles);
+    put_paragraph(out, is_man, text);
 }
 
 static void put_formats(FILE *out, bool is_man)

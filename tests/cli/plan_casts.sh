@@ -7,7 +7,7 @@ tool() {
 }
 next() {
     echo "\$ $*"
-    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^k3-shard
+    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^warning -e ^k3-shard
 }
 # the command that plan prints has every option that it needs
 next plan ckpt --tp 2
@@ -16,6 +16,12 @@ next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 10000000
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
 # what each policy with a name costs, that of the README ("Which --quant") among them
 "$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
+# what engines read as BF16 only
+next plan ckpt --tp 1 --quant 'router=fp8-block,embed=fp8-block,head=fp8-block'
+next plan ckpt --tp 1 --quant fp8-rest
+next plan ckpt --tp 1 --quant 'vision_tower.*=fp8-channel' --quiet
+next plan ckpt --tp 1 --quant 'vision_tower.*=fp8-channel,*.layers.2.*=fp8-block'
+next convert ckpt --out engines --tp 1 --quant projector=fp8-channel
 # cuts that go through blocks of scales
 for tp in 1 2 4; do "$K3" plan ckpt --tp $tp --quant fp8-rest | grep ^split; done
 "$K3" plan ckpt --tp 4 --quant fp8-rest --json | grep -o '"split_then_quantized":[^]]*' | head -c 400
