@@ -8,6 +8,7 @@
 #include "layout.h"
 #include "manifest.h"
 #include "opts.h"
+#include "synth.h"
 
 _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the format holds");
 
@@ -23,11 +24,32 @@ _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the f
  */
 #define STAGING_MIN (UINT64_C(8) << 20)
 #define STAGING_MAX (UINT64_C(4) << 30)
+/* Numbers in texts; of the presets of synth. */
+#define TEXT_OF(number) #number
+#define TEXT(number)    TEXT_OF(number)
+#define COUNTS(preset)                                                                             \
+    TEXT(K3_SYNTH_##preset##_LAYERS) " layers of " TEXT(K3_SYNTH_##preset##_EXPERTS) " experts"
 #define FIELD(name) .field = offsetof(struct k3_opts, name)
 
 static const char layout_group[] = "Layout";
 static const char own_group[] = "Options";
 static const char common_group[] = "Common";
+
+/* What synth can make, by its own numbers. */
+#define TINY_SIZE   COUNTS(TINY)
+#define LAYER_SIZE  COUNTS(LAYER)
+#define FULL_SIZE   COUNTS(FULL)
+#define LAYERS_MIN  TEXT(K3_SYNTH_LAYER_COUNT_MIN)
+#define LAYERS_MAX  TEXT(K3_SYNTH_LAYER_COUNT_MAX)
+#define EXPERT_STEP TEXT(K3_SYNTH_EXPERT_STEP)
+#define EXPERTS_MAX TEXT(K3_SYNTH_EXPERT_COUNT_MAX)
+static const char preset_help[] = "tiny: every kind of tensor, small (" TINY_SIZE "); "
+                                  "layer: layers of real size (" LAYER_SIZE "); "
+                                  "full: the whole model (" FULL_SIZE ", always)";
+static const char layers_help[] = "decoder layers, " LAYERS_MIN " to " LAYERS_MAX
+                                  " (default: as the preset has)";
+static const char expert_count_help[] = "experts of each layer, a multiple of " EXPERT_STEP
+                                        " up to " EXPERTS_MAX " (default: as the preset has)";
 
 const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_TP] = {K3_ID_TP, K3_OPT_UINT, "tp", "N", "8", NULL,
@@ -149,16 +171,16 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_SCRATCH] = {K3_ID_SCRATCH, K3_OPT_STRING, "scratch", "DIR", NULL, NULL,
                        "also measure convert, on a synthetic checkpoint made and removed in DIR",
                        own_group, FIELD(scratch), .commands = ON(BENCH)},
-    [K3_ID_PRESET] =
-        {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
-         "tiny: every kind of tensor, small; layer: layers of real size; full: the whole model",
-         own_group, FIELD(preset), .commands = ON(SYNTH), .required = ON(SYNTH)},
-    [K3_ID_LAYERS] = {K3_ID_LAYERS, K3_OPT_UINT, "layers", "N", NULL, NULL,
-                      "decoder layers (default: as the preset has)", own_group, .min = 1,
-                      .max = 4096, FIELD(layers), .commands = ON(SYNTH)},
+    [K3_ID_PRESET] = {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
+                      preset_help, own_group, FIELD(preset), .commands = ON(SYNTH),
+                      .required = ON(SYNTH)},
+    [K3_ID_LAYERS] = {K3_ID_LAYERS, K3_OPT_UINT, "layers", "N", NULL, NULL, layers_help, own_group,
+                      .min = K3_SYNTH_LAYER_COUNT_MIN, .max = K3_SYNTH_LAYER_COUNT_MAX,
+                      FIELD(layers), .commands = ON(SYNTH)},
     [K3_ID_EXPERT_COUNT] = {K3_ID_EXPERT_COUNT, K3_OPT_UINT, "experts", "N", NULL, NULL,
-                            "experts of each layer (default: as the preset has)", own_group,
-                            .min = 1, .max = 65536, FIELD(expert_count), .commands = ON(SYNTH)},
+                            expert_count_help, own_group, .min = K3_SYNTH_EXPERT_STEP,
+                            .max = K3_SYNTH_EXPERT_COUNT_MAX, FIELD(expert_count),
+                            .commands = ON(SYNTH)},
     [K3_ID_SEED] = {K3_ID_SEED, K3_OPT_UINT64, "seed", "S", "0", NULL,
                     "seed of the contents; the same seed gives the same bytes", own_group,
                     .max = UINT64_MAX, FIELD(seed), .commands = ON(SYNTH)},
