@@ -171,8 +171,10 @@ int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct 
                        const uint8_t plan_digest[K3_DIGEST_BYTES], struct k3_err *err);
 
 /* A finished set: the parts are, by their headers, those of the plan in the manifest, and so is the
- * report of its casts.  Fails as k3_set_open, k3_set_part_header, k3_set_check_header. */
-int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_err *err);
+ * report of its casts, whose sums *casts gets (none where there is no report).  Fails as
+ * k3_set_open, k3_set_part_header, k3_set_check_header. */
+int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_cast_summary *casts,
+                  struct k3_err *err);
 
 /* The record holds what the casts did to every matrix of its parts that the policy casts, and no
  * more.  K3_ECORRUPT that names record, part and tensor. */

@@ -52,6 +52,9 @@ offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
     grep -o '"casts".*"cast_report":"[^"]*"' >found
 cmp made found && test -s made && echo equal
+"$K3" seal --out set --json | grep -o '"casts".*"cast_report":"[^"]*"' >found
+cmp made found && echo equal
+"$K3" seal --out set | sed -n 1,5p
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet | grep -o '"was_finished":true'
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --quiet | tail -n 1
 sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json
