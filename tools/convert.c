@@ -310,6 +310,14 @@ static int settle(struct k3_convert *convert, const struct k3_convert_options *o
             rc = k3_casts_of_set(&job->outs[0], plan, &report->casts, err);
         return rc ? rc : k3_job_clear_partial(job, err);
     }
+    if (state == K3_JOB_OTHER && !options->force) {
+        rc = k3_job_drop_idle(job, plan, &state, found, err);
+        if (rc)
+            return rc;
+        if (state == K3_JOB_NEW && !options->quiet)
+            fprintf(stderr, "notice: %s held %s, of which no item was finished: begun anew\n",
+                    job->outs[0].path, found);
+    }
     if (state == K3_JOB_OTHER && !options->force)
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s holds %s: repeat the command that made it, give another --out, or "

@@ -111,6 +111,11 @@ struct k3_job_removal {
     char unlisted[K3_NAME_BYTES_MAX + 1]; /* the first of them */
 };
 int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, struct k3_err *err);
+/* An unfinished conversion with other options, none of whose items is finished, holds nothing that
+ * is worth a refusal: *state K3_JOB_OTHER becomes K3_JOB_NEW, and it is removed, where no run uses
+ * it.  *state and found are judged again, as by k3_job_state.  K3_EUNSUPPORTED: a run does. */
+int k3_job_drop_idle(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                     char *found, struct k3_err *err);
 /* Does a file with the name of a part or of a units file say itself that it is one?  K3_EIO,
  * K3_ENOMEM. */
 int k3_job_is_of_set(const struct k3_dir *dir, const char *name, bool *is_ours, struct k3_err *err);

@@ -172,6 +172,28 @@ int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, st
     return rc;
 }
 
+int k3_job_drop_idle(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                     char *found, struct k3_err *err)
+{
+    struct k3_job_removal removal = {.item_count = 0};
+    bool has_manifest = false;
+    int rc = k3_job_turn_begin(job, err); /* no run begins while this one judges */
+    if (rc)
+        return rc;
+    rc = k3_job_state(job, plan, state, found, err);
+    if (!rc && *state == K3_JOB_OTHER)
+        rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
+    if (!rc && *state == K3_JOB_OTHER && !has_manifest) {
+        rc = survey_partial(job, 0, &removal, err);
+        if (!rc && removal.item_count == 0) {
+            rc = k3_job_clear_partial(job, err);
+            *state = K3_JOB_NEW;
+        }
+    }
+    k3_job_turn_end(job);
+    return rc;
+}
+
 /* ---- the removal ---- */
 
 /* Names of the copied files of the set that is there, so that none of them outlives it. */
