@@ -55,6 +55,8 @@ enum k3_qfmt k3_role_source_fmt(enum k3_role role);
 /* True for roles that engines read as BF16 only, so that no name casts them and patterns must spell
  * them out: router, embed, vision, projector. */
 bool k3_role_stays(enum k3_role role);
+/* True where a cast of this policy can be out of its window (k3_quant_has_window). */
+bool k3_policy_has_window(const struct k3_policy *policy, const struct k3_config *config);
 /* Bits of the roles of which the policy casts a matrix that an image of this layout has. */
 uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
                               const struct k3_layout *layout);

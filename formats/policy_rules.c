@@ -418,6 +418,20 @@ bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *con
     return false;
 }
 
+bool k3_policy_has_window(const struct k3_policy *policy, const struct k3_config *config)
+{
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; layer < layers; layer++)
+            if (k3_rule_applies(config, rule, layer) && k3_rule_is_matrix(rule) &&
+                k3_quant_has_window(k3_rule_source_fmt(rule),
+                                    k3_policy_fmt(policy, config, r, layer)))
+                return true;
+    }
+    return false;
+}
+
 uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
                               const struct k3_layout *layout)
 {

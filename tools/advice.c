@@ -140,6 +140,11 @@ void k3_say_policy(const struct k3_opts *opts, const struct k3_plan *plan)
                 "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
                 "all is left verbatim\n",
                 opts->quant);
+    if (plan->policy.oow != K3_OOW_FAIL && !k3_policy_has_window(&plan->policy, &plan->config))
+        fprintf(stderr,
+                "notice: --oow has no use here: experts have a window as %s, %s and %s "
+                "only; leave it out\n",
+                k3_qfmt_name(K3_Q_BF16), k3_qfmt_name(K3_Q_NVFP4), k3_qfmt_name(K3_Q_FP8_BLOCK));
     const uint32_t roles = k3_policy_cast_roles(&plan->policy, &plan->config, &plan->layout);
     const char *lead = "warning: --quant casts";
     for (unsigned r = 0; r < K3_ROLE_COUNT; r++)

@@ -16,6 +16,10 @@ next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 10000000
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
 # what each policy with a name costs, that of the README ("Which --quant") among them
 "$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
+# --oow without a cast that has a window
+next plan ckpt --tp 1 --quant fp8-rest --oow snap
+next plan ckpt --tp 1 --quant experts=int8-g32,oow=requant
+next plan ckpt --tp 1 --quant experts=fp8-block --oow requant
 # what engines read as BF16 only
 next plan ckpt --tp 1 --quant 'router=fp8-block,embed=fp8-block,head=fp8-block'
 next plan ckpt --tp 1 --quant fp8-rest
