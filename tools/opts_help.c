@@ -114,6 +114,12 @@ static void put_tool_help(FILE *out)
     fputs("\nk3-shard help COMMAND shows its options, k3-shard help " K3_QUANT_TOPIC
           " what --quant takes.\n\n",
           out);
+    k3_help_put_filled(
+        out,
+        "Without the model: k3-shard synth DIR --preset tiny makes a small one; then plan DIR "
+        "--tp 2, convert DIR --out SET --tp 2, verify SET, load SET.",
+        0, 0);
+    fputc('\n', out);
     k3_help_put_filled(out, exit_text, 0, 0);
 }
 

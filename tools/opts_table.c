@@ -248,7 +248,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
     [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
                         proof_group,
-                        "Shows what is in a checkpoint, a part, a manifest or a tensor.",
+                        "Shows what is in a checkpoint, a shard set (its first directory), a part, "
+                        "a manifest, the "
+                        "report of its casts, any other safetensors file, or one tensor.",
                         "k3-shard inspect /nvme/k3-tp8/model-rank-0-part-1.safetensors", 1, 1,
                         k3_cmd_inspect},
     [K3_CMD_EXPORT] = {K3_CMD_EXPORT, "export", "DIR...", "give back the published checkpoint",
