@@ -46,6 +46,10 @@ static int fail_command(const char *word, struct k3_err *err)
     for (int i = 0; i < K3_CMD_COUNT; i++)
         name[i] = k3_command_table[i].name;
     const char *near = k3_nearest(word, name, K3_CMD_COUNT);
+    if (!strncmp(word, K3_QUANT_TOPIC, sizeof K3_QUANT_TOPIC - 1)) /* quantize, what others have */
+        return k3_fail(err, K3_EUSAGE,
+                       "unknown command '%s'; convert casts, see k3-shard help " K3_QUANT_TOPIC,
+                       word);
     if (near)
         return k3_fail(err, K3_EUSAGE, "unknown command '%s'; did you mean '%s'?", word, near);
     return k3_fail(err, K3_EUSAGE, "unknown command '%s'; see k3-shard --help", word);

@@ -7,6 +7,7 @@ try() {
 try
 try pln /ckpt
 try frobnicate
+try quantize /ckpt
 try --tp 8 plan /ckpt
 try plan
 try plan /ckpt /other
