@@ -363,24 +363,52 @@ static void put(char *text, size_t *used, const char *name, const char *value)
 _Static_assert(14 * 32 + K3_POLICY_PATTERN_COUNT_MAX * ENTRY_BYTES < K3_POLICY_TEXT_BYTES,
                "the longest policy text");
 
-void k3_policy_text(const struct k3_policy *policy, char *text)
+/* Entries of the roles that another policy gives another format, then patterns and options. */
+static void put_entries(const struct k3_policy *policy, const struct k3_policy *base, char *text,
+                        size_t *used)
 {
     static const char *const oow[] = {"fail", "requant", "snap"};
-    size_t used = 0;
-    text[0] = 0;
     for (int r = 0; r < K3_ROLE_COUNT; r++)
-        if (policy->role_fmt[r] != K3_Q_VERBATIM)
-            put(text, &used, k3_role_name((enum k3_role)r),
+        if (policy->role_fmt[r] != base->role_fmt[r])
+            put(text, used, k3_role_name((enum k3_role)r),
                 k3_qfmt_name((enum k3_qfmt)policy->role_fmt[r]));
     for (uint32_t i = 0; i < policy->pattern_count; i++)
-        put(text, &used, policy->patterns[i].glob,
+        put(text, used, policy->patterns[i].glob,
             k3_qfmt_name((enum k3_qfmt)policy->patterns[i].fmt));
     if (policy->is_modelopt)
-        put(text, &used, "config", "modelopt");
+        put(text, used, "config", "modelopt");
     if (policy->oow != K3_OOW_FAIL)
-        put(text, &used, "oow", oow[policy->oow]);
+        put(text, used, "oow", oow[policy->oow]);
+}
+
+void k3_policy_text(const struct k3_policy *policy, char *text)
+{
+    struct k3_policy verbatim;
+    size_t used = 0;
+    text[0] = 0;
+    k3_policy_init(&verbatim);
+    put_entries(policy, &verbatim, text, &used);
     if (!used)
         snprintf(text, K3_POLICY_TEXT_BYTES, "verbatim");
+}
+
+void k3_policy_short_text(const struct k3_policy *policy, char *text)
+{
+    char other[K3_POLICY_TEXT_BYTES];
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    k3_policy_text(policy, text);
+    for (size_t i = 0; i < NAMED_COUNT; i++) {
+        struct k3_policy base;
+        size_t used = strlen(named[i].name);
+        k3_policy_init(&base);
+        if (parse_named(i, &base, &ignored))
+            continue;
+        memcpy(other, named[i].name, used + 1);
+        put_entries(policy, &base, other, &used);
+        if (used < strlen(text))
+            memcpy(text, other, used + 1);
+    }
 }
 
 bool k3_policy_is_verbatim(const struct k3_policy *policy)

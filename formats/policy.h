@@ -42,6 +42,10 @@ int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struc
  * joined by commas.  text has K3_POLICY_TEXT_BYTES. */
 void k3_policy_text(const struct k3_policy *policy, char *text);
 
+/* The shortest text for a command line that means the same: "fp8-rest,experts=nvfp4", where a name
+ * helps.  text has K3_POLICY_TEXT_BYTES. */
+void k3_policy_short_text(const struct k3_policy *policy, char *text);
+
 /* Name number i of the policies with a name and, if entries is not NULL, what it stands for; NULL
  * behind the last. */
 const char *k3_policy_name(uint32_t i, const char **entries);

@@ -155,7 +155,7 @@ void k3_policy_advise(const struct k3_policy *mended, const char *lead, struct k
 {
     char text[K3_POLICY_TEXT_BYTES];
     size_t used = strlen(err->text), room = K3_ERR_TEXT_BYTES - used;
-    k3_policy_text(mended, text);
+    k3_policy_short_text(mended, text);
     if (used + strlen(lead) + strlen(text) + sizeof " --quant ''" > K3_ERR_TEXT_BYTES)
         return; /* half an entry helps nobody */
     snprintf(err->text + used, room, "%s --quant '%s'", lead, text);

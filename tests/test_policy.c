@@ -79,6 +79,35 @@ static void test_texts(void **state)
     }
 }
 
+/* The shortest text of a policy, which means the same. */
+static void test_short_texts(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"verbatim", "verbatim"},
+        {"attention=fp8-block", "fp8-attn"},
+        {"experts=int4-g32,oow=snap", "int4-g32,oow=snap"},
+        {"experts=int4-g128", "experts=int4-g128"},
+        {"attention=fp8-block,experts=nvfp4,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+         "head=fp8-block",
+         "fp8-rest,experts=nvfp4"},
+        {"mxfp8,head=verbatim", "mxfp8,head=verbatim"},
+        {"mxfp8,head=verbatim,*.layers.0.*=verbatim,config=modelopt",
+         "mxfp8,head=verbatim,*.layers.0.*=verbatim,config=modelopt"},
+        {"*.layers.2.*=nvfp4", "*.layers.2.*=nvfp4"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        char text[K3_POLICY_TEXT_BYTES], canonical[K3_POLICY_TEXT_BYTES];
+        struct k3_policy policy = policy_of(pairs[i][0]);
+        k3_policy_short_text(&policy, text);
+        assert_string_equal(text, pairs[i][1]);
+        k3_policy_text(&policy, canonical);
+        policy = policy_of(text);
+        k3_policy_text(&policy, text);
+        assert_string_equal(text, canonical);
+    }
+}
+
 static void test_bad_texts(void **state)
 {
     (void)state;
@@ -242,7 +271,7 @@ static void test_offers(void **state)
          "*.block_sparse_moe.experts.{e}.w3=int4-g32,*.block_sparse_moe.experts.{e}.w2=int4-g32",
          32},
         {"nvfp4,*.layers.2.*.w1=verbatim",
-         "attention=fp8-block,experts=nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
+         "nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
          "*.layers.2.block_sparse_moe.experts.{e}.w3=verbatim,"
          "*.layers.2.block_sparse_moe.experts.{e}.w2=verbatim",
          8},
@@ -506,17 +535,13 @@ static void test_splits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_bad_texts),
-                                       cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_reach),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_offers),
-                                       cmocka_unit_test(test_absent_role),
-                                       cmocka_unit_test(test_k3_sizes),
-                                       cmocka_unit_test(test_parts_agree_with_sizes),
-                                       cmocka_unit_test(test_plan_text),
-                                       cmocka_unit_test(test_splits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_short_texts),
+        cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_reach),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_offers),    cmocka_unit_test(test_absent_role),
+        cmocka_unit_test(test_k3_sizes),  cmocka_unit_test(test_parts_agree_with_sizes),
+        cmocka_unit_test(test_plan_text), cmocka_unit_test(test_splits)};
     k3_test_config(&config);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -268,7 +268,7 @@ static bool try_policy(const struct k3_plan *plan, const struct k3_policy *polic
     if (k3_policy_check(policy, &plan->config, &plan->layout, &ignored))
         return false;
     uint64_t image = k3_largest_image(&plan->config, &plan->layout, policy, &rank);
-    k3_policy_text(policy, text);
+    k3_policy_short_text(policy, text);
     if (image > budget_bytes || out->bytes + strlen(given ? given : text) > POLICIES_BYTES)
         return false;
     k3_text_putf(out, "%s'%s' (%s a rank)", out->bytes ? ", " : "", given ? given : text,
@@ -312,7 +312,7 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     k3_text_init(&also);
     if (!k3_policy_is_verbatim(&plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&plan->policy, policy);
+        k3_policy_short_text(&plan->policy, policy);
         k3_text_putf(&also, " --quant '%s'", policy);
     }
     k3_budget_put_option(budget_bytes, &also);
