@@ -293,7 +293,8 @@ static int parse_option(int argc, char **argv, int *index, struct k3_opts *opts,
                            row->name, row->value, value, row->name, value);
     }
     if (row->kind != K3_OPT_NONE && (!value || !*value))
-        return k3_fail(err, K3_EUSAGE, "--%s needs %s", row->name, row->value);
+        return k3_fail(err, K3_EUSAGE, "--%s needs %s%s", row->name, row->value,
+                       row->id == K3_ID_QUANT ? "; see k3-shard help " K3_QUANT_TOPIC : "");
     if (k3_opt_is_set(opts, row->id) && row->kind != K3_OPT_NONE && row->kind != K3_OPT_STRINGS)
         return k3_fail(err, K3_EUSAGE, "--%s is given twice", row->name);
     opts->set |= UINT64_C(1) << row->id;
