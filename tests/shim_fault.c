@@ -9,10 +9,10 @@
 /* Environment:
  *   K3_FAULT_COUNT=PATH   written at exit: a line "class module+offset" for each counted call, in
  *                         the order they came; offset is the return address
+ *   K3_FAULT_FREE=BYTES   what every file system says it has room for
  *   K3_FAULT_CLASS=NAME   the class that fails (names: see classes[] below)
  *   K3_FAULT_AT=N         its call N fails (from 1)
  *   K3_FAULT_FROM=1       ... and all behind it
- *   K3_FAULT_FREE=BYTES   what every file system says it has room for
  *   K3_FAULT_KIND=NAME    an errno; SHORT: half of the bytes go through, truly; EOF: no byte does
  *
  * Alone, tests/shim_kill.c numbers what changes files across classes, which a kill needs; here each
@@ -129,12 +129,11 @@ struct call {
 };
 
 static struct {
-    const char *count_path;
+    const char *count_path, *free_bytes;
     enum group group;
     uint64_t at;
     int kind;
-    bool from, has_free;
-    uint64_t free_bytes;
+    bool from;
 } config;
 static struct module modules[MODULE_COUNT_MAX];
 static uint32_t module_count;
@@ -196,8 +195,9 @@ static int note_module(struct dl_phdr_info *info, size_t bytes, void *context)
 __attribute__((constructor)) static void begin(void)
 {
     const char *name = getenv("K3_FAULT_CLASS");
-    const char *at = getenv("K3_FAULT_AT"), *room = getenv("K3_FAULT_FREE");
+    const char *at = getenv("K3_FAULT_AT");
     config.count_path = getenv("K3_FAULT_COUNT");
+    config.free_bytes = getenv("K3_FAULT_FREE");
     config.from = getenv("K3_FAULT_FROM") != NULL;
     if (name) {
         char *end = NULL;
@@ -210,13 +210,6 @@ __attribute__((constructor)) static void begin(void)
         if (!at || errno || end == at || *end || config.at == 0)
             refuse("K3_FAULT_AT", at);
         config.kind = kind_of(getenv("K3_FAULT_KIND"));
-    }
-    if (room) {
-        char *end = NULL;
-        config.free_bytes = strtoull(room, &end, 10);
-        config.has_free = true;
-        if (end == room || *end)
-            refuse("K3_FAULT_FREE", room);
     }
     dl_iterate_phdr(note_module, NULL);
     atomic_store(&armed, true);
@@ -523,11 +516,9 @@ EXPORT int lstat(const char *path, struct stat *stat)
 EXPORT int fstatvfs(int fd, struct statvfs *stat)
 {
     NEXT(fstatvfs)
-    if (gate(CLASS_SPACE, SITE))
-        return -1;
-    int rc = next(fd, stat);
-    if (!rc && config.has_free)
-        stat->f_bavail = config.free_bytes / stat->f_frsize;
+    int rc = gate(CLASS_SPACE, SITE) ? -1 : next(fd, stat);
+    if (!rc && config.free_bytes)
+        stat->f_bavail = strtoull(config.free_bytes, NULL, 10) / stat->f_frsize;
     return rc;
 }
 
