@@ -357,7 +357,7 @@ deps:
 	@tools/scripts/deps.sh
 
 # ---- install ----
-PAGES := $(COMMANDS) help man completion version
+PAGES := $(COMMANDS) help man completion version quant
 
 install: all
 	$(say) INST $(DESTDIR)$(PREFIX)

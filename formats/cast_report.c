@@ -124,7 +124,7 @@ const char *k3_cast_clipped_text(uint32_t formats, char *text)
         int n = snprintf(text + used, K3_CAST_CLIPPED_BYTES - used, "%s %.0f %% %sin %s",
                          used ? ","
                               : "scales are rounded, and where one came out too small the "
-                                "largest value of its group clips; expected of about",
+                                "largest value of its group saturates; expected of about",
                          100 * share, used ? "" : "of groups ", k3_qfmt_name((enum k3_qfmt)fmt));
         used += n > 0 ? (size_t)n : 0;
     }

@@ -13,13 +13,16 @@
 #include <string.h>
 
 /* What can be asked for in a word.  Experts lose nothing by any of these but int4-g32, which says
- * so.  Everything: all matrices of the language model but those that are never touched unnamed. */
+ * so.  Everything: all matrices of the language model but those that are never touched unnamed.
+ * The rest: everything but the experts, which are small already; what makes an image smallest. */
 static const struct {
     const char *name, *entries;
 } named[] = {
     {"verbatim", ""},
     {"nvfp4", "attention=fp8-block,experts=nvfp4"},
     {"fp8-attn", "attention=fp8-block"},
+    {"fp8-rest", "attention=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+                 "head=fp8-block"},
     {"fp8-block", "attention=fp8-block,experts=fp8-block,shared=fp8-block,latent=fp8-block,"
                   "dense=fp8-block,head=fp8-block"},
     {"mxfp8", "attention=mxfp8,experts=mxfp8,shared=mxfp8,latent=mxfp8,dense=mxfp8,head=mxfp8"},
@@ -76,9 +79,15 @@ struct words {
     size_t count;
 };
 
-static bool is_castable(enum k3_role role)
+bool k3_role_is_castable(enum k3_role role)
 {
     return role != K3_ROLE_NORM && role != K3_ROLE_ATTNRES; /* vectors */
+}
+
+bool k3_role_stays(enum k3_role role)
+{
+    return role == K3_ROLE_ROUTER || role == K3_ROLE_EMBED || role == K3_ROLE_VISION ||
+           role == K3_ROLE_PROJECTOR;
 }
 
 /* The family of a format: by letters alone another one may be nearer. */
@@ -118,7 +127,7 @@ static int fail_role(const char *word, size_t bytes, struct k3_err *err)
 {
     struct words words = {.one = "role", .many = "roles", .more = "; a pattern has a '.' or a '*'"};
     for (int r = 0; r < K3_ROLE_COUNT; r++)
-        if (is_castable((enum k3_role)r))
+        if (k3_role_is_castable((enum k3_role)r))
             words.name[words.count++] = k3_role_name((enum k3_role)r);
     return fail_word(word, bytes, &words, err);
 }
@@ -198,7 +207,7 @@ static int add_option(struct k3_policy *policy, const char *name, size_t bytes, 
     return 0;
 }
 
-static enum k3_qfmt role_source(int role)
+enum k3_qfmt k3_role_source_fmt(enum k3_role role)
 {
     return role == K3_ROLE_EXPERTS ? K3_Q_MXFP4 : K3_Q_BF16;
 }
@@ -218,7 +227,7 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
         return fail_format(value, err);
     if (role < 0)
         return add_pattern(policy, name, bytes, fmt, err);
-    if (!is_castable((enum k3_role)role))
+    if (!k3_role_is_castable((enum k3_role)role))
         return k3_fail(err, K3_EUSAGE, "--quant: role %s has no matrix that could be cast",
                        k3_role_name((enum k3_role)role));
     if (*seen & 1u << role)
@@ -227,7 +236,8 @@ static int add_entry(struct k3_policy *policy, const char *name, size_t bytes, c
     *seen |= 1u << role;
     policy->asked_roles |= (uint16_t)(1u << role);
     /* Asking for what is there already is asking for nothing. */
-    policy->role_fmt[role] = (uint8_t)(fmt == role_source(role) ? K3_Q_VERBATIM : fmt);
+    policy->role_fmt[role] = (uint8_t)(fmt == k3_role_source_fmt((enum k3_role)role) ? K3_Q_VERBATIM
+                                                                                     : fmt);
     return 0;
 }
 
@@ -353,24 +363,52 @@ static void put(char *text, size_t *used, const char *name, const char *value)
 _Static_assert(14 * 32 + K3_POLICY_PATTERN_COUNT_MAX * ENTRY_BYTES < K3_POLICY_TEXT_BYTES,
                "the longest policy text");
 
-void k3_policy_text(const struct k3_policy *policy, char *text)
+/* Entries of the roles that another policy gives another format, then patterns and options. */
+static void put_entries(const struct k3_policy *policy, const struct k3_policy *base, char *text,
+                        size_t *used)
 {
     static const char *const oow[] = {"fail", "requant", "snap"};
-    size_t used = 0;
-    text[0] = 0;
     for (int r = 0; r < K3_ROLE_COUNT; r++)
-        if (policy->role_fmt[r] != K3_Q_VERBATIM)
-            put(text, &used, k3_role_name((enum k3_role)r),
+        if (policy->role_fmt[r] != base->role_fmt[r])
+            put(text, used, k3_role_name((enum k3_role)r),
                 k3_qfmt_name((enum k3_qfmt)policy->role_fmt[r]));
     for (uint32_t i = 0; i < policy->pattern_count; i++)
-        put(text, &used, policy->patterns[i].glob,
+        put(text, used, policy->patterns[i].glob,
             k3_qfmt_name((enum k3_qfmt)policy->patterns[i].fmt));
     if (policy->is_modelopt)
-        put(text, &used, "config", "modelopt");
+        put(text, used, "config", "modelopt");
     if (policy->oow != K3_OOW_FAIL)
-        put(text, &used, "oow", oow[policy->oow]);
+        put(text, used, "oow", oow[policy->oow]);
+}
+
+void k3_policy_text(const struct k3_policy *policy, char *text)
+{
+    struct k3_policy verbatim;
+    size_t used = 0;
+    text[0] = 0;
+    k3_policy_init(&verbatim);
+    put_entries(policy, &verbatim, text, &used);
     if (!used)
         snprintf(text, K3_POLICY_TEXT_BYTES, "verbatim");
+}
+
+void k3_policy_short_text(const struct k3_policy *policy, char *text)
+{
+    char other[K3_POLICY_TEXT_BYTES];
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    k3_policy_text(policy, text);
+    for (size_t i = 0; i < NAMED_COUNT; i++) {
+        struct k3_policy base;
+        size_t used = strlen(named[i].name);
+        k3_policy_init(&base);
+        if (parse_named(i, &base, &ignored))
+            continue;
+        memcpy(other, named[i].name, used + 1);
+        put_entries(policy, &base, other, &used);
+        if (used < strlen(text))
+            memcpy(text, other, used + 1);
+    }
 }
 
 bool k3_policy_is_verbatim(const struct k3_policy *policy)

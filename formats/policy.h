@@ -42,11 +42,30 @@ int k3_policy_parse_json(const char *file, const char *text, size_t bytes, struc
  * joined by commas.  text has K3_POLICY_TEXT_BYTES. */
 void k3_policy_text(const struct k3_policy *policy, char *text);
 
+/* The shortest text for a command line that means the same: "fp8-rest,experts=nvfp4", where a name
+ * helps.  text has K3_POLICY_TEXT_BYTES. */
+void k3_policy_short_text(const struct k3_policy *policy, char *text);
+
 /* Name number i of the policies with a name and, if entries is not NULL, what it stands for; NULL
  * behind the last. */
 const char *k3_policy_name(uint32_t i, const char **entries);
 
 bool k3_policy_is_verbatim(const struct k3_policy *policy);
+
+/* False for norms and the vectors of AttnRes: no matrices, no entries. */
+bool k3_role_is_castable(enum k3_role role);
+/* Format that the matrices of a role have in the checkpoint. */
+enum k3_qfmt k3_role_source_fmt(enum k3_role role);
+/* True for roles that engines read as BF16 only, so that no name casts them and patterns must spell
+ * them out: router, embed, vision, projector. */
+bool k3_role_stays(enum k3_role role);
+/* True where a cast of this policy can be out of its window (k3_quant_has_window). */
+bool k3_policy_has_window(const struct k3_policy *policy, const struct k3_config *config);
+/* Bits of the roles of which the policy casts a matrix that an image of this layout has. */
+uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
+                              const struct k3_layout *layout);
+
+#define K3_LAYER_ALL UINT32_MAX
 
 /* True for a matrix that can be cast: BF16, or packed with a rule for its scales. */
 bool k3_rule_is_matrix(const struct k3_rule *rule);
@@ -74,9 +93,21 @@ bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *con
 int k3_policy_check(const struct k3_policy *policy, const struct k3_config *config,
                     const struct k3_layout *layout, struct k3_err *err);
 
-/* ---- what to give instead ---- */
+/* A kind of matrix whose cut goes through what shares a scale: each rank's piece is cast as a
+ * matrix of its own, so blocks are counted from its first row and column (FORMAT.md 4.7). */
+struct k3_policy_split {
+    char glob[K3_POLICY_PATTERN_BYTES]; /* a pattern that names it in all layers */
+    enum k3_qfmt fmt;
+    uint64_t rows, cols; /* of a rank */
+    bool is_small;       /* the whole matrix is no wider than a block, so any cut splits it */
+};
+/* Looks at rules from *rule on; false: none is left.  *rule is behind the one that was found.
+ * Matrices of one name, like o_proj of both attentions, are told once where they are cut alike. */
+bool k3_policy_next_split(const struct k3_policy *policy, const struct k3_config *config,
+                          const struct k3_layout *layout, uint32_t *rule,
+                          struct k3_policy_split *split);
 
-#define K3_LAYER_ALL UINT32_MAX
+/* ---- what to give instead ---- */
 
 /* The first matrix for which k3_policy_check refuses. */
 struct k3_policy_misfit {
@@ -92,6 +123,9 @@ int k3_policy_find_misfit(const struct k3_policy *policy, const struct k3_config
 
 /* True where rule r continues the matrix of rule r - 1, as engines see it. */
 bool k3_rule_is_fused(const struct k3_model *model, uint32_t rule);
+
+/* The shortest pattern that names the matrix in this layer, or in K3_LAYER_ALL of them. */
+void k3_rule_glob(const struct k3_rule *rule, uint32_t layer, char glob[K3_POLICY_PATTERN_BYTES]);
 
 /* Entries in front of all others that give a matrix, and all that are one with it, this format in a
  * layer (or in K3_LAYER_ALL of them); false: no room. */

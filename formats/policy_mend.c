@@ -28,8 +28,7 @@ static void find_members(const struct k3_model *model, uint32_t rule, uint32_t *
         ++*end;
 }
 
-/* The shortest pattern that names the matrix in this layer, or in all of them. */
-static void put_glob(const struct k3_rule *rule, uint32_t layer, char glob[K3_POLICY_PATTERN_BYTES])
+void k3_rule_glob(const struct k3_rule *rule, uint32_t layer, char glob[K3_POLICY_PATTERN_BYTES])
 {
     char module[K3_POLICY_PATTERN_BYTES];
     k3_rule_module(rule, layer == K3_LAYER_ALL ? 0 : layer, module, sizeof module);
@@ -70,7 +69,7 @@ bool k3_policy_set(struct k3_policy *policy, const struct k3_config *config, uin
         char glob[K3_POLICY_PATTERN_BYTES];
         if (!k3_rule_is_matrix(&model->rules[r]))
             continue;
-        put_glob(&model->rules[r], layer, glob);
+        k3_rule_glob(&model->rules[r], layer, glob);
         if (!add_in_front(policy, at++, glob, fmt))
             return false;
     }
@@ -156,7 +155,7 @@ void k3_policy_advise(const struct k3_policy *mended, const char *lead, struct k
 {
     char text[K3_POLICY_TEXT_BYTES];
     size_t used = strlen(err->text), room = K3_ERR_TEXT_BYTES - used;
-    k3_policy_text(mended, text);
+    k3_policy_short_text(mended, text);
     if (used + strlen(lead) + strlen(text) + sizeof " --quant ''" > K3_ERR_TEXT_BYTES)
         return; /* half an entry helps nobody */
     snprintf(err->text + used, room, "%s --quant '%s'", lead, text);

@@ -337,6 +337,72 @@ static int check_in_layer(const struct k3_policy *policy, const struct k3_config
     return rule_divides(layout, config, rule, fmt) ? 0 : fail_width(layout, config, at, err);
 }
 
+/* Does the cut go through a block of the whole matrix, or through a row that has one scale?  Groups
+ * of a row that it would go through are refused (rule_divides). */
+static bool is_split(const struct k3_layout *layout, const struct k3_config *config,
+                     const struct k3_rule *rule, enum k3_qfmt fmt, struct k3_policy_split *split)
+{
+    struct k3_qgeom geom;
+    struct k3_err ignored;
+    uint64_t dim[2];
+    k3_err_init(&ignored);
+    const uint64_t rows = config->value[rule->dim[0]];
+    const uint64_t cols = config->value[rule->dim[1]] *
+                          (rule->flags & K3_RULE_PACKED ? UINT64_C(2) : 1);
+    local_dims(layout, config, rule, dim);
+    if (fmt == K3_Q_VERBATIM || k3_qfmt_geometry(fmt, dim[0], dim[1], &geom, &ignored) ||
+        !geom.scale_suffix) /* a global scale is of the whole matrix, whatever the cut */
+        return false;
+    const bool by_rows = dim[0] != rows && dim[0] % geom.row_align;
+    const bool by_cols = dim[1] != cols && (!geom.group_cols || dim[1] % geom.group_cols);
+    split->fmt = fmt;
+    split->rows = dim[0];
+    split->cols = dim[1];
+    split->is_small = (!by_rows || rows < geom.row_align) && (!by_cols || cols < geom.group_cols);
+    return by_rows || by_cols;
+}
+
+/* The first layer in which a rule's matrix is split. */
+static bool find_split(const struct k3_policy *policy, const struct k3_config *config,
+                       const struct k3_layout *layout, uint32_t r, struct k3_policy_split *split)
+{
+    const struct k3_rule *row = &config->model->rules[r];
+    const uint32_t layers = in_layer(row) ? config->layer_count : 1;
+    if (!k3_rule_is_matrix(row) || is_dropped(layout, row))
+        return false;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        const enum k3_qfmt fmt = k3_policy_fmt(policy, config, r, layer);
+        if (!k3_rule_applies(config, row, layer) || !is_split(layout, config, row, fmt, split))
+            continue;
+        k3_rule_glob(row, in_layer(row) ? K3_LAYER_ALL : 0, split->glob);
+        return true;
+    }
+    return false;
+}
+
+bool k3_policy_next_split(const struct k3_policy *policy, const struct k3_config *config,
+                          const struct k3_layout *layout, uint32_t *rule,
+                          struct k3_policy_split *split)
+{
+    const struct k3_rule *rules = config->model->rules;
+    while (*rule < config->model->rule_count) {
+        const uint32_t r = (*rule)++;
+        bool is_told = false;
+        if (!find_split(policy, config, layout, r, split))
+            continue;
+        for (uint32_t other = 0; other < r && !is_told; other++) {
+            struct k3_policy_split before;
+            is_told = !strcmp(rules[other].name, rules[r].name) &&
+                      find_split(policy, config, layout, other, &before) &&
+                      before.fmt == split->fmt && before.rows == split->rows &&
+                      before.cols == split->cols;
+        }
+        if (!is_told)
+            return true;
+    }
+    return false;
+}
+
 bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *config)
 {
     if (k3_policy_is_verbatim(policy))
@@ -350,6 +416,35 @@ bool k3_policy_casts(const struct k3_policy *policy, const struct k3_config *con
                 return true;
     }
     return false;
+}
+
+bool k3_policy_has_window(const struct k3_policy *policy, const struct k3_config *config)
+{
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; layer < layers; layer++)
+            if (k3_rule_applies(config, rule, layer) && k3_rule_is_matrix(rule) &&
+                k3_quant_has_window(k3_rule_source_fmt(rule),
+                                    k3_policy_fmt(policy, config, r, layer)))
+                return true;
+    }
+    return false;
+}
+
+uint32_t k3_policy_cast_roles(const struct k3_policy *policy, const struct k3_config *config,
+                              const struct k3_layout *layout)
+{
+    uint32_t roles = 0;
+    for (uint32_t r = 0; r < config->model->rule_count; r++) {
+        const struct k3_rule *rule = &config->model->rules[r];
+        uint32_t layers = in_layer(rule) ? config->layer_count : 1;
+        for (uint32_t layer = 0; layer < layers && !is_dropped(layout, rule); layer++)
+            if (k3_rule_applies(config, rule, layer) &&
+                k3_policy_fmt(policy, config, r, layer) != K3_Q_VERBATIM)
+                roles |= UINT32_C(1) << rule->role;
+    }
+    return roles;
 }
 
 /* A role that somebody asked for has a matrix in this checkpoint. */

@@ -145,6 +145,9 @@ enum k3_qroute {
 };
 enum k3_qroute k3_quant_route(enum k3_qfmt from, enum k3_qfmt to);
 
+/* True where the cast is exact within a window only, and k3_oow says what becomes of the rest. */
+bool k3_quant_has_window(enum k3_qfmt from, enum k3_qfmt to);
+
 /* True where k3_quant_rows out of BF16 needs the amax of the whole matrix first (NVFP4, FP8_TENSOR;
  * NVFP4 of a fused pair: of both). */
 bool k3_quant_needs_amax(enum k3_qfmt to);

@@ -141,6 +141,11 @@ enum k3_qroute k3_quant_route(enum k3_qfmt from, enum k3_qfmt to)
     }
 }
 
+bool k3_quant_has_window(enum k3_qfmt from, enum k3_qfmt to)
+{
+    return from == K3_Q_MXFP4 && (to == K3_Q_BF16 || to == K3_Q_NVFP4 || to == K3_Q_FP8_BLOCK);
+}
+
 bool k3_quant_needs_amax(enum k3_qfmt to)
 {
     return to == K3_Q_NVFP4 || to == K3_Q_FP8_TENSOR;

@@ -9,6 +9,7 @@
 /* Environment:
  *   K3_FAULT_COUNT=PATH   written at exit: a line "class module+offset" for each counted call, in
  *                         the order they came; offset is the return address
+ *   K3_FAULT_FREE=BYTES   what every file system says it has room for
  *   K3_FAULT_CLASS=NAME   the class that fails (names: see classes[] below)
  *   K3_FAULT_AT=N         its call N fails (from 1)
  *   K3_FAULT_FROM=1       ... and all behind it
@@ -128,7 +129,7 @@ struct call {
 };
 
 static struct {
-    const char *count_path;
+    const char *count_path, *free_bytes;
     enum group group;
     uint64_t at;
     int kind;
@@ -196,6 +197,7 @@ __attribute__((constructor)) static void begin(void)
     const char *name = getenv("K3_FAULT_CLASS");
     const char *at = getenv("K3_FAULT_AT");
     config.count_path = getenv("K3_FAULT_COUNT");
+    config.free_bytes = getenv("K3_FAULT_FREE");
     config.from = getenv("K3_FAULT_FROM") != NULL;
     if (name) {
         char *end = NULL;
@@ -514,7 +516,10 @@ EXPORT int lstat(const char *path, struct stat *stat)
 EXPORT int fstatvfs(int fd, struct statvfs *stat)
 {
     NEXT(fstatvfs)
-    return gate(CLASS_SPACE, SITE) ? -1 : next(fd, stat);
+    int rc = gate(CLASS_SPACE, SITE) ? -1 : next(fd, stat);
+    if (!rc && config.free_bytes)
+        stat->f_bavail = strtoull(config.free_bytes, NULL, 10) / stat->f_frsize;
+    return rc;
 }
 
 EXPORT DIR *fdopendir(int fd)

@@ -55,6 +55,8 @@ static void test_texts(void **state)
         {"verbatim", "verbatim"},
         {"nvfp4", "attention=fp8-block,experts=nvfp4"},
         {"fp8-attn", "attention=fp8-block"},
+        {"fp8-rest", "attention=fp8-block,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+                     "head=fp8-block"},
         {"bf16", "experts=bf16"},
         {"int4-g32", "experts=int4-g32"},
         {"experts=nvfp4,attention=fp8-block", "attention=fp8-block,experts=nvfp4"},
@@ -74,6 +76,35 @@ static void test_texts(void **state)
         policy = policy_of(text);
         k3_policy_text(&policy, again);
         assert_string_equal(again, text);
+    }
+}
+
+/* The shortest text of a policy, which means the same. */
+static void test_short_texts(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"verbatim", "verbatim"},
+        {"attention=fp8-block", "fp8-attn"},
+        {"experts=int4-g32,oow=snap", "int4-g32,oow=snap"},
+        {"experts=int4-g128", "experts=int4-g128"},
+        {"attention=fp8-block,experts=nvfp4,shared=fp8-block,latent=fp8-block,dense=fp8-block,"
+         "head=fp8-block",
+         "fp8-rest,experts=nvfp4"},
+        {"mxfp8,head=verbatim", "mxfp8,head=verbatim"},
+        {"mxfp8,head=verbatim,*.layers.0.*=verbatim,config=modelopt",
+         "mxfp8,head=verbatim,*.layers.0.*=verbatim,config=modelopt"},
+        {"*.layers.2.*=nvfp4", "*.layers.2.*=nvfp4"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        char text[K3_POLICY_TEXT_BYTES], canonical[K3_POLICY_TEXT_BYTES];
+        struct k3_policy policy = policy_of(pairs[i][0]);
+        k3_policy_short_text(&policy, text);
+        assert_string_equal(text, pairs[i][1]);
+        k3_policy_text(&policy, canonical);
+        policy = policy_of(text);
+        k3_policy_text(&policy, text);
+        assert_string_equal(text, canonical);
     }
 }
 
@@ -240,7 +271,7 @@ static void test_offers(void **state)
          "*.block_sparse_moe.experts.{e}.w3=int4-g32,*.block_sparse_moe.experts.{e}.w2=int4-g32",
          32},
         {"nvfp4,*.layers.2.*.w1=verbatim",
-         "attention=fp8-block,experts=nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
+         "nvfp4,*.layers.2.block_sparse_moe.experts.{e}.w1=verbatim,"
          "*.layers.2.block_sparse_moe.experts.{e}.w3=verbatim,"
          "*.layers.2.block_sparse_moe.experts.{e}.w2=verbatim",
          8},
@@ -464,18 +495,53 @@ static void test_plan_text(void **state)
     k3_plan_close(plan);
 }
 
+/* Which kinds of matrices are cut through their blocks: [rows, columns] of a rank, worked out from
+ * the published shapes. */
+static void test_splits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *policy, *told;
+        uint32_t tp;
+    } cases[] = {
+        {"fp8-rest", "", 1},
+        {"mxfp8", "", 8},
+        {"attention=fp8-tensor,head=fp8-tensor", "", 32},
+        {"fp8-rest", "*.self_attn.b_proj 12x7168 small;", 8},
+        {"fp8-attn", "*.self_attn.b_proj 3x7168 small;*.self_attn.q_b_proj 576x1536;", 32},
+        {"dense=fp8-block",
+         "*.mlp.gate_proj 2112x7168;*.mlp.up_proj 2112x7168;*.mlp.down_proj 7168x2112;", 16},
+        {"experts=fp8-block",
+         "*.block_sparse_moe.experts.{e}.w1 192x3584;*.block_sparse_moe.experts.{e}.w3 192x3584;"
+         "*.block_sparse_moe.experts.{e}.w2 3584x192;",
+         16},
+        {"*.layers.3.self_attn.o_proj=fp8-channel", "*.self_attn.o_proj 7168x1536;", 8},
+        {"attention=fp8-channel", "*.self_attn.o_proj 7168x1536;", 8}, /* once for both */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct k3_policy policy = policy_of(cases[i].policy);
+        struct k3_layout layout = layout_of(cases[i].tp, 1);
+        struct k3_policy_split split;
+        char told[512] = "";
+        for (uint32_t rule = 0; k3_policy_next_split(&policy, &config, &layout, &rule, &split);) {
+            size_t used = strlen(told);
+            snprintf(told + used, sizeof told - used, "%s %llux%llu%s;", split.glob,
+                     (unsigned long long)split.rows, (unsigned long long)split.cols,
+                     split.is_small ? " small" : "");
+        }
+        assert_string_equal(told, cases[i].told);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_bad_texts),
-                                       cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_reach),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_offers),
-                                       cmocka_unit_test(test_absent_role),
-                                       cmocka_unit_test(test_k3_sizes),
-                                       cmocka_unit_test(test_parts_agree_with_sizes),
-                                       cmocka_unit_test(test_plan_text)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_short_texts),
+        cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_reach),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_offers),    cmocka_unit_test(test_absent_role),
+        cmocka_unit_test(test_k3_sizes),  cmocka_unit_test(test_parts_agree_with_sizes),
+        cmocka_unit_test(test_plan_text), cmocka_unit_test(test_splits)};
     k3_test_config(&config);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

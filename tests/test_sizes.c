@@ -130,6 +130,15 @@ static void prints_sizes(void **state)
     assert_string_equal(k3_size_text(UINT64_C(1560860324864)).s, "1.56 TB (1.42 TiB)");
     assert_string_equal(k3_size_text(UINT64_MAX).s, "18446744.07 TB (16777216.00 TiB)");
     assert_string_equal(k3_size_short(UINT64_C(206000000000)).s, "206.00 GB");
+    static const char *const given[] = {"0",      "1",     "1023",   "1KB", "4KiB", "1MB",
+                                        "1025KB", "200GB", "195GiB", "1TB", "1TiB", "16777215TiB"};
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
+        uint64_t bytes = 0;
+        struct k3_err err;
+        k3_err_init(&err);
+        assert_int_equal(k3_size_parse(given[i], &bytes, &err), 0);
+        assert_string_equal(k3_size_given(bytes).s, given[i]);
+    }
 }
 
 /* 999,995 bytes round to 1000.00 KB, which is written as 1.00 MB. */

@@ -15,6 +15,9 @@
 #include <string.h>
 
 #define POLICY_BYTES_MAX (1u << 20) /* 64 patterns take 10 KB */
+#define POLICIES_BYTES   256u       /* of advice, beside the layouts in one sentence */
+#define POLICY_COUNT     3u
+#define SMALLEST         "fp8-rest" /* the policy of the smallest image */
 #define ADVICE_COUNT     4u         /* enough to choose from, short enough for one sentence */
 
 int k3_layout_from_opts(const struct k3_opts *opts, struct k3_layout *layout, struct k3_err *err)
@@ -118,7 +121,7 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
         k3_text_putf(out, " --dp %u", layout->dp);
     if (layout->pp != 1)
         k3_text_putf(out, " --pp %u", layout->pp);
-    for (uint32_t s = 0; layout->pp != 1 && s < layout->pp; s++)
+    for (uint32_t s = 0; layout->pp != 1 && layout->stage_layers[0] && s < layout->pp; s++)
         k3_text_putf(out, "%s%u", s ? "," : " --pp-layers ", layout->stage_layers[s]);
     if (layout->experts_ep)
         k3_text_puts(out, " --experts ep");
@@ -128,29 +131,40 @@ void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out)
         k3_text_putf(out, " --vision %s", layout->vision == K3_VISION_DROP ? "drop" : "first");
 }
 
-void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan)
+void k3_say_policy(const struct k3_opts *opts, const struct k3_plan *plan)
 {
-    if (!opts->quiet && strcmp(opts->quant, "verbatim") != 0 &&
-        !k3_policy_casts(&plan->policy, &plan->config))
+    if (opts->quiet)
+        return;
+    if (strcmp(opts->quant, "verbatim") != 0 && !k3_policy_casts(&plan->policy, &plan->config))
         fprintf(stderr,
                 "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
                 "all is left verbatim\n",
                 opts->quant);
+    if (plan->policy.oow != K3_OOW_FAIL && !k3_policy_has_window(&plan->policy, &plan->config))
+        fprintf(stderr,
+                "notice: --oow has no use here: experts have a window as %s, %s and %s "
+                "only; leave it out\n",
+                k3_qfmt_name(K3_Q_BF16), k3_qfmt_name(K3_Q_NVFP4), k3_qfmt_name(K3_Q_FP8_BLOCK));
+    const uint32_t roles = k3_policy_cast_roles(&plan->policy, &plan->config, &plan->layout);
+    const char *lead = "warning: --quant casts";
+    for (unsigned r = 0; r < K3_ROLE_COUNT; r++)
+        if (roles >> r & 1 && k3_role_stays((enum k3_role)r)) {
+            fprintf(stderr, "%s %s", lead, k3_role_name((enum k3_role)r));
+            lead = ",";
+        }
+    if (*lead == ',')
+        fputs(": engines expect these in BF16 and may refuse the set or read it wrongly\n", stderr);
 }
 
 void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out)
 {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
     uint64_t usual = 0;
-    unsigned unit = 0;
     struct k3_err ignored;
     k3_err_init(&ignored);
     if (k3_size_parse(k3_opt_table[K3_ID_BUDGET].default_text, &usual, &ignored) ||
         budget_bytes == usual)
         return;
-    for (; unit < 3 && budget_bytes && budget_bytes % 1024 == 0; unit++)
-        budget_bytes /= 1024;
-    k3_text_putf(out, " --budget %" PRIu64 "%s", budget_bytes, units[unit]);
+    k3_text_putf(out, " --budget %s", k3_size_given(budget_bytes).s);
 }
 
 uint64_t k3_largest_image(const struct k3_config *config, const struct k3_layout *layout,
@@ -184,12 +198,15 @@ static bool try_layout(const struct k3_plan *plan, struct k3_layout *candidate,
     uint64_t image = k3_largest_image(config, candidate, &plan->policy, &rank);
     if (image > budget_bytes)
         return false;
+    struct k3_text options;
     size_t used = strlen(text);
-    snprintf(text + used, bytes - used,
-             "%s--tp %u --dp %u --pp %u --experts %s --shared %s%s (%s a rank)", used ? "; " : "",
-             candidate->tp, candidate->dp, candidate->pp, candidate->experts_ep ? "ep" : "tp",
-             candidate->shared_replicate ? "replicate" : "tp",
-             candidate->vision == K3_VISION_DROP ? " --vision drop" : "", k3_size_short(image).s);
+    memset(candidate->stage_layers, 0, sizeof candidate->stage_layers); /* as vLLM divides them */
+    k3_text_init(&options);
+    k3_layout_put_options(candidate, &options);
+    if (!k3_text_check(&options, &ignored))
+        snprintf(text + used, bytes - used, "%s%s (%s a rank)", used ? "; " : "", options.data + 1,
+                 k3_size_short(image).s);
+    k3_text_fini(&options);
     return true;
 }
 
@@ -217,6 +234,73 @@ static void advise(const struct k3_plan *plan, uint64_t budget_bytes, char *text
         snprintf(text, bytes, "none of up to %u ranks", 8 * world);
 }
 
+/* The policy that stands behind a name; false where it has none. */
+static bool named_policy(const char *name, struct k3_policy *policy)
+{
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    k3_policy_init(policy);
+    return name && !k3_policy_parse(name, policy, &ignored);
+}
+
+/* What was asked for, and what SMALLEST casts of the roles that it left alone. */
+static bool add_smallest(const struct k3_plan *plan, struct k3_policy *policy)
+{
+    struct k3_policy smallest;
+    *policy = plan->policy;
+    if (!named_policy(SMALLEST, &smallest))
+        return false;
+    for (unsigned r = 0; r < K3_ROLE_COUNT; r++)
+        if (policy->role_fmt[r] == K3_Q_VERBATIM && !(policy->asked_roles >> r & 1))
+            policy->role_fmt[r] = smallest.role_fmt[r];
+    return true;
+}
+
+/* Try one policy in the layout that there is; append it, as it is to be given, when it divides and
+ * fits. */
+static bool try_policy(const struct k3_plan *plan, const struct k3_policy *policy,
+                       const char *given, uint64_t budget_bytes, struct k3_text *out)
+{
+    struct k3_err ignored;
+    char text[K3_POLICY_TEXT_BYTES];
+    uint32_t rank;
+    k3_err_init(&ignored);
+    if (k3_policy_check(policy, &plan->config, &plan->layout, &ignored))
+        return false;
+    uint64_t image = k3_largest_image(&plan->config, &plan->layout, policy, &rank);
+    k3_policy_short_text(policy, text);
+    if (image > budget_bytes || out->bytes + strlen(given ? given : text) > POLICIES_BYTES)
+        return false;
+    k3_text_putf(out, "%s'%s' (%s a rank)", out->bytes ? ", " : "", given ? given : text,
+                 k3_size_short(image).s);
+    return true;
+}
+
+/* Policies that would fit without another layout: first the one that keeps what was asked for. */
+static void advise_policies(const struct k3_plan *plan, uint64_t budget_bytes, struct k3_text *out)
+{
+    char asked[K3_POLICY_TEXT_BYTES], text[K3_POLICY_TEXT_BYTES];
+    struct k3_policy policy;
+    const char *name;
+    const bool is_verbatim = k3_policy_is_verbatim(&plan->policy);
+    uint32_t found = 0, wanted = POLICY_COUNT;
+    k3_policy_text(&plan->policy, asked);
+    if (!is_verbatim && add_smallest(plan, &policy)) {
+        k3_policy_text(&policy, text);
+        if (strcmp(text, asked) != 0)
+            found += try_policy(plan, &policy, NULL, budget_bytes, out);
+        wanted -= found; /* it is long, and what most will take */
+    }
+    for (uint32_t i = 0; (name = k3_policy_name(i, NULL)) != NULL && found < wanted; i++) {
+        if (!named_policy(name, &policy))
+            continue;
+        char other[K3_POLICY_TEXT_BYTES];
+        k3_policy_text(&policy, other);
+        if (strcmp(other, asked) != 0 && (!found || is_verbatim || strcmp(other, text) != 0))
+            found += try_policy(plan, &policy, name, budget_bytes, out);
+    }
+}
+
 int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3_err *err)
 {
     uint32_t rank;
@@ -228,16 +312,31 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     k3_text_init(&also);
     if (!k3_policy_is_verbatim(&plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&plan->policy, policy);
+        k3_policy_short_text(&plan->policy, policy);
         k3_text_putf(&also, " --quant '%s'", policy);
     }
     k3_budget_put_option(budget_bytes, &also);
+    if (also.bytes > POLICIES_BYTES) { /* the layouts are to find room in the sentence */
+        k3_text_fini(&also);
+        k3_text_init(&also);
+        k3_text_puts(&also, " the same options");
+    }
+    struct k3_text policies;
+    k3_text_init(&policies);
+    advise_policies(plan, budget_bytes, &policies);
     advise(plan, budget_bytes, text, sizeof text);
-    int rc = k3_fail(
-        err, K3_EUNSUPPORTED,
-        "rank %u needs %s, the budget is %s (--budget); layouts that would fit%s%s: %s", rank,
-        k3_size_text(image).s, k3_size_text(budget_bytes).s, also.bytes ? ", with" : "",
-        also.bytes ? also.data : "", text);
+    int rc = k3_text_check(&policies, err);
+    if (!rc)
+        rc = k3_text_check(&also, err);
+    if (!rc)
+        rc = k3_fail(err, K3_EUNSUPPORTED,
+                     "rank %u needs %s, the budget is %s (--budget); %s%s%slayouts that would "
+                     "fit%s%s: %s",
+                     rank, k3_size_text(image).s, k3_size_text(budget_bytes).s,
+                     policies.bytes ? "--quant that would fit: " : "",
+                     policies.bytes ? policies.data : "", policies.bytes ? "; " : "",
+                     also.bytes ? ", with" : "", also.bytes ? also.data : "", text);
+    k3_text_fini(&policies);
     k3_text_fini(&also);
     return rc;
 }

@@ -16,8 +16,9 @@ int k3_policy_from_opts(const struct k3_opts *opts, struct k3_policy *policy, st
 struct k3_text;
 void k3_layout_put_options(const struct k3_layout *layout, struct k3_text *out);
 
-/* A --quant that changes nothing is no error, but hardly meant: what to say of it on stderr. */
-void k3_say_idle_policy(const struct k3_opts *opts, const struct k3_plan *plan);
+/* A --quant that changes nothing is no error, but hardly meant, and one that casts what engines
+ * read as BF16 only hardly serves: what to say of them on stderr. */
+void k3_say_policy(const struct k3_opts *opts, const struct k3_plan *plan);
 
 /* " --budget 250GiB" where it is not the default. */
 void k3_budget_put_option(uint64_t budget_bytes, struct k3_text *out);

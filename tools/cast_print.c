@@ -101,7 +101,7 @@ struct cells {
 };
 
 static const struct cells heading = {{"role", "to", "tensors", "values", "SQNR", "RMSE",
-                                      "largest error", "groups", "of zeros", "clipped",
+                                      "largest error", "groups", "of zeros", "saturated",
                                       "out of window", "low"}};
 
 static void fill_cells(const char *name, const struct k3_cast_role *role, struct cells *line)
@@ -179,7 +179,7 @@ static void print_notes(const struct k3_cast_summary *casts)
                    k3_count_text(role->tensor_count).s, k3_role_name((enum k3_role)r));
     }
     if (k3_cast_clipped_text(clipped, text))
-        printf("  clipped: %s\n", text);
+        printf("  saturated: %s\n", text);
 }
 
 void k3_casts_print(const struct k3_cast_summary *casts, const char *dir)

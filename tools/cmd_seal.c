@@ -25,7 +25,7 @@ static int seal_dirs(const struct k3_opts *opts, struct k3_job *job, bool *alrea
     if (!rc && *already)
         rc = k3_job_check_finished(job, err);
     if (!rc && *already)
-        rc = k3_seal_check(opts->out.item, opts->out.count, err);
+        rc = k3_seal_check(opts->out.item, opts->out.count, casts, err);
     if (rc || *already)
         return rc ? rc : k3_job_clear_partial(job, err);
     rc = k3_job_resume(job, &plan, &plan_bytes, err);

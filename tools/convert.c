@@ -113,7 +113,7 @@ static int check_idle(const struct k3_convert_options *options, const struct k3_
                        "--device: nothing is cast, so a GPU has nothing to do: leave it out, or "
                        "give a --quant that casts");
     if (options->opts)
-        k3_say_idle_policy(options->opts, plan);
+        k3_say_policy(options->opts, plan);
     return 0;
 }
 
@@ -187,18 +187,93 @@ static int survey(struct k3_convert *convert, const struct k3_convert_options *o
     return rc ? rc : k3_workers_run(&work, err);
 }
 
-/* Of --force: nothing that is there goes before the survey has found that it can be replaced. */
+static void count_file(struct k3_convert *convert, uint64_t bytes, uint64_t *work_bytes)
+{
+    *work_bytes += bytes;
+    if (bytes > convert->file_bytes_max)
+        convert->file_bytes_max = bytes;
+}
+
+/* Room for what goes to the file system of directory d, all directories on it together, beside what
+ * --force will free (NULL: nothing, or it has). */
+static int check_room(struct k3_job *job, const uint64_t *need, const uint64_t *freed, uint32_t d,
+                      struct k3_err *err)
+{
+    struct stat own, other;
+    uint64_t free_bytes = 0, bytes = 0, freed_bytes = 0;
+    int rc = k3_dir_free_bytes(&job->outs[d], &free_bytes, err);
+    if (rc)
+        return rc;
+    if (fstat(job->outs[d].fd, &own))
+        return k3_fail_sys(err, errno, "%s", job->outs[d].path);
+    for (uint32_t i = 0; i < job->dir_count; i++)
+        if (i == d || (!fstat(job->outs[i].fd, &other) && other.st_dev == own.st_dev)) {
+            bytes += need[i];
+            freed_bytes += freed ? freed[i] : 0;
+        }
+    bytes += bytes / 100 < SPARE_BYTES ? bytes / 100 : SPARE_BYTES;
+    if (free_bytes + freed_bytes >= bytes)
+        return 0;
+    if (freed)
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: %s are needed, %s are free and what --force removes gives %s: make "
+                       "room or give another --out; nothing was removed",
+                       job->outs[d].path, k3_size_text(bytes).s, k3_size_text(free_bytes).s,
+                       k3_size_text(freed_bytes).s);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: %s are needed, %s are free: make room or give another --out",
+                   job->outs[d].path, k3_size_text(bytes).s, k3_size_text(free_bytes).s);
+}
+
+/* Bytes the remaining items will write, counted for each directory; enough room, or exit 4 now and
+ * not in hours. */
+static int check_space(struct k3_convert *convert, const uint64_t *freed, uint64_t *work_bytes,
+                       struct k3_err *err)
+{
+    struct k3_job *job = convert->job;
+    assert(job->dir_count > 0);
+    uint64_t *need = calloc(job->dir_count, sizeof *need);
+    int rc = need ? 0 : k3_fail(err, K3_ENOMEM, "no memory for the space check");
+    *work_bytes = 0;
+    for (uint32_t i = 0; i < convert->item_count && !rc; i++) {
+        const struct k3_item *item = &convert->ckpt->plan->items[convert->items[i]];
+        for (uint32_t f = 0; f < item->file_count; f++)
+            if (k3_ckpt_needs_file(convert->ckpt, item->files[f]))
+                count_file(convert, convert->ckpt->plan->sources[item->files[f]].bytes, work_bytes);
+        struct k3_scatter *scatter = NULL;
+        rc = k3_scatter_open(convert->ckpt, convert->items[i], &scatter, err);
+        for (uint32_t t = 0; !rc && t < scatter->target_count; t++) {
+            const struct k3_target *target = &scatter->targets[t];
+            need[k3_job_dir_of(job, target->part.rank, target->part.part)] += target->file_bytes;
+            count_file(convert, target->file_bytes, work_bytes);
+        }
+        k3_scatter_close(scatter);
+    }
+    if (!rc) /* the records' and the report's */
+        need[0] += k3_cast_count(convert->ckpt->plan) *
+                   (sizeof(struct k3_disk_cast_row) + K3_CAST_LINE_BYTES);
+    for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++)
+        rc = check_room(job, need, freed, d, err);
+    free(need);
+    return rc;
+}
+
+/* Of --force: nothing that is there goes before room and survey have shown that it can be replaced.
+ */
 static int replace(struct k3_convert *convert, const struct k3_convert_options *options,
                    struct k3_convert_report *report, struct k3_err *err)
 {
     const struct k3_plan *plan = convert->ckpt->plan;
     struct k3_job *job = convert->job;
     struct k3_job_removal removal;
+    uint64_t work_bytes;
     int rc = k3_job_check_foreign(job, &plan->config, &plan->layout, K3_FOREIGN_FORCE, err);
     if (!rc)
         rc = k3_job_survey_removal(job, &removal, err);
     if (!rc)
         rc = list_wanted(convert, options, err);
+    if (!rc)
+        rc = check_space(convert, removal.freed_bytes, &work_bytes, err);
     if (!rc)
         rc = survey(convert, options, err);
     if (rc)
@@ -234,6 +309,14 @@ static int settle(struct k3_convert *convert, const struct k3_convert_options *o
         if (!rc)
             rc = k3_casts_of_set(&job->outs[0], plan, &report->casts, err);
         return rc ? rc : k3_job_clear_partial(job, err);
+    }
+    if (state == K3_JOB_OTHER && !options->force) {
+        rc = k3_job_drop_idle(job, plan, &state, found, err);
+        if (rc)
+            return rc;
+        if (state == K3_JOB_NEW && !options->quiet)
+            fprintf(stderr, "notice: %s held %s, of which no item was finished: begun anew\n",
+                    job->outs[0].path, found);
     }
     if (state == K3_JOB_OTHER && !options->force)
         return k3_fail(err, K3_EUNSUPPORTED,
@@ -311,66 +394,6 @@ static int clear_leftovers(struct k3_convert *convert, struct k3_err *err)
         k3_names_free(names, count);
     }
     free(tokens);
-    return rc;
-}
-
-static void count_file(struct k3_convert *convert, uint64_t bytes, uint64_t *work_bytes)
-{
-    *work_bytes += bytes;
-    if (bytes > convert->file_bytes_max)
-        convert->file_bytes_max = bytes;
-}
-
-/* Room for what goes to the file system of directory d, all directories on it together. */
-static int check_room(struct k3_job *job, const uint64_t *need, uint32_t d, struct k3_err *err)
-{
-    struct stat own, other;
-    uint64_t free_bytes = 0, bytes = 0;
-    int rc = k3_dir_free_bytes(&job->outs[d], &free_bytes, err);
-    if (rc)
-        return rc;
-    if (fstat(job->outs[d].fd, &own))
-        return k3_fail_sys(err, errno, "%s", job->outs[d].path);
-    for (uint32_t i = 0; i < job->dir_count; i++)
-        if (i == d || (!fstat(job->outs[i].fd, &other) && other.st_dev == own.st_dev))
-            bytes += need[i];
-    bytes += bytes / 100 < SPARE_BYTES ? bytes / 100 : SPARE_BYTES;
-    if (free_bytes >= bytes)
-        return 0;
-    return k3_fail(err, K3_EUNSUPPORTED,
-                   "%s: %s are needed, %s are free: make room or give another --out",
-                   job->outs[d].path, k3_size_text(bytes).s, k3_size_text(free_bytes).s);
-}
-
-/* Bytes the remaining items will write, counted for each directory; enough room, or exit 4 now and
- * not in hours. */
-static int check_space(struct k3_convert *convert, uint64_t *work_bytes, struct k3_err *err)
-{
-    struct k3_job *job = convert->job;
-    assert(job->dir_count > 0);
-    uint64_t *need = calloc(job->dir_count, sizeof *need);
-    int rc = need ? 0 : k3_fail(err, K3_ENOMEM, "no memory for the space check");
-    *work_bytes = 0;
-    for (uint32_t i = 0; i < convert->item_count && !rc; i++) {
-        const struct k3_item *item = &convert->ckpt->plan->items[convert->items[i]];
-        for (uint32_t f = 0; f < item->file_count; f++)
-            if (k3_ckpt_needs_file(convert->ckpt, item->files[f]))
-                count_file(convert, convert->ckpt->plan->sources[item->files[f]].bytes, work_bytes);
-        struct k3_scatter *scatter = NULL;
-        rc = k3_scatter_open(convert->ckpt, convert->items[i], &scatter, err);
-        for (uint32_t t = 0; !rc && t < scatter->target_count; t++) {
-            const struct k3_target *target = &scatter->targets[t];
-            need[k3_job_dir_of(job, target->part.rank, target->part.part)] += target->file_bytes;
-            count_file(convert, target->file_bytes, work_bytes);
-        }
-        k3_scatter_close(scatter);
-    }
-    if (!rc) /* the records' and the report's */
-        need[0] += k3_cast_count(convert->ckpt->plan) *
-                   (sizeof(struct k3_disk_cast_row) + K3_CAST_LINE_BYTES);
-    for (uint32_t d = 0; d < job->dir_count && !rc && convert->item_count; d++)
-        rc = check_room(job, need, d, err);
-    free(need);
     return rc;
 }
 
@@ -486,7 +509,7 @@ static int run_items(struct k3_convert *convert, const struct k3_convert_options
     if (!rc && !options->workers) /* of others' files a worker cannot say which are left over */
         rc = clear_leftovers(convert, err);
     if (!rc) {
-        rc = check_space(convert, &work_bytes, err);
+        rc = check_space(convert, NULL, &work_bytes, err);
         if (!rc)
             rc = survey(convert, options, err);
         if (rc && !report->resumed_count && !options->workers)

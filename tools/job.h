@@ -102,13 +102,20 @@ struct k3_job_strays {
 void k3_job_find_strays(struct k3_job *job, struct k3_job_strays *strays);
 
 /* What --force would remove: part files, those (units files too) that the manifest does not list,
- * and finished items of an unfinished conversion.  Fails: K3_EUNSUPPORTED naming a file of such a
+ * finished items of an unfinished conversion, and the room that this makes in each directory (files
+ * that have another name as well make none).  Fails: K3_EUNSUPPORTED naming a file of such a
  * name that is not of a shard set; K3_EIO, K3_ENOMEM. */
 struct k3_job_removal {
+    uint64_t freed_bytes[K3_SET_DIR_COUNT_MAX];
     uint32_t part_count, unlisted_count, item_count;
     char unlisted[K3_NAME_BYTES_MAX + 1]; /* the first of them */
 };
 int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, struct k3_err *err);
+/* An unfinished conversion with other options, none of whose items is finished, holds nothing that
+ * is worth a refusal: *state K3_JOB_OTHER becomes K3_JOB_NEW, and it is removed, where no run uses
+ * it.  *state and found are judged again, as by k3_job_state.  K3_EUNSUPPORTED: a run does. */
+int k3_job_drop_idle(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                     char *found, struct k3_err *err);
 /* Does a file with the name of a part or of a units file say itself that it is one?  K3_EIO,
  * K3_ENOMEM. */
 int k3_job_is_of_set(const struct k3_dir *dir, const char *name, bool *is_ours, struct k3_err *err);
@@ -169,8 +176,10 @@ int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct 
                        const uint8_t plan_digest[K3_DIGEST_BYTES], struct k3_err *err);
 
 /* A finished set: the parts are, by their headers, those of the plan in the manifest, and so is the
- * report of its casts.  Fails as k3_set_open, k3_set_part_header, k3_set_check_header. */
-int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_err *err);
+ * report of its casts, whose sums *casts gets (none where there is no report).  Fails as
+ * k3_set_open, k3_set_part_header, k3_set_check_header. */
+int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_cast_summary *casts,
+                  struct k3_err *err);
 
 /* The record holds what the casts did to every matrix of its parts that the policy casts, and no
  * more.  K3_ECORRUPT that names record, part and tensor. */

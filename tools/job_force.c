@@ -10,6 +10,7 @@
 #include "units.h"
 #include "verify.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,14 @@ int k3_job_is_of_set(const struct k3_dir *dir, const char *name, bool *is_ours, 
     return k3_exit_code(rc) == 1 ? k3_fail_as(err, &inner) : 0;
 }
 
+static void count_freed(const struct k3_dir *dir, const char *name, uint64_t *bytes)
+{
+    struct stat stat;
+    if (!fstatat(dir->fd, name, &stat, AT_SYMLINK_NOFOLLOW) && S_ISREG(stat.st_mode) &&
+        stat.st_nlink == 1)
+        *bytes += (uint64_t)stat.st_blocks * 512; /* POSIX leaves the unit open, Linux does not */
+}
+
 static int survey_dir(const struct k3_job *job, uint32_t dir, const struct k3_manifest *manifest,
                       struct k3_job_removal *removal, struct k3_err *err)
 {
@@ -104,7 +113,10 @@ static int survey_dir(const struct k3_job *job, uint32_t dir, const struct k3_ma
     int rc = k3_dir_list(&job->outs[dir], &names, &count, err);
     for (uint32_t n = 0; n < count && !rc; n++) {
         bool is_part = k3_part_name_decode(names[n], &rank, &part), is_ours = true;
-        if (!is_part && !k3_units_name_decode(names[n], &rank))
+        bool is_units = !is_part && k3_units_name_decode(names[n], &rank);
+        if (is_part || is_units || !strcmp(names[n], K3_HEADERS_NAME))
+            count_freed(&job->outs[dir], names[n], &removal->freed_bytes[dir]);
+        if (!is_part && !is_units)
             continue;
         bool listed = is_listed(manifest, names[n]);
         if (!listed)
@@ -123,20 +135,23 @@ static int survey_dir(const struct k3_job *job, uint32_t dir, const struct k3_ma
     return rc;
 }
 
-/* By their records alone: nothing of them is kept, so nothing is read. */
-static int count_items(const struct k3_job *job, uint32_t *item_count, struct k3_err *err)
+/* Items by their records alone: nothing of them is kept, so nothing is read. */
+static int survey_partial(const struct k3_job *job, uint32_t dir, struct k3_job_removal *removal,
+                          struct k3_err *err)
 {
     struct k3_dir partial;
     char **names = NULL;
     uint32_t count = 0;
-    if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
+    if (!k3_file_exists(&job->outs[dir], K3_PARTIAL_NAME))
         return 0;
-    int rc = k3_dir_open_at(&job->outs[0], K3_PARTIAL_NAME, false, &partial, err);
+    int rc = k3_dir_open_at(&job->outs[dir], K3_PARTIAL_NAME, false, &partial, err);
     if (rc)
         return rc;
     rc = k3_dir_list(&partial, &names, &count, err);
-    for (uint32_t n = 0; n < count; n++)
-        *item_count += names[n][0] != '.' && k3_name_ends(names[n], ".record");
+    for (uint32_t n = 0; n < count; n++) {
+        count_freed(&partial, names[n], &removal->freed_bytes[dir]);
+        removal->item_count += dir == 0 && names[n][0] != '.' && k3_name_ends(names[n], ".record");
+    }
     k3_names_free(names, count);
     k3_dir_close(&partial);
     return rc;
@@ -152,7 +167,31 @@ int k3_job_survey_removal(struct k3_job *job, struct k3_job_removal *removal, st
         rc = survey_dir(job, d, readable ? &manifest : NULL, removal, err);
     if (readable)
         k3_manifest_fini(&manifest);
-    return rc ? rc : count_items(job, &removal->item_count, err);
+    for (uint32_t d = 0; d < job->dir_count && !rc; d++)
+        rc = survey_partial(job, d, removal, err);
+    return rc;
+}
+
+int k3_job_drop_idle(struct k3_job *job, const struct k3_plan *plan, enum k3_job_state *state,
+                     char *found, struct k3_err *err)
+{
+    struct k3_job_removal removal = {.item_count = 0};
+    bool has_manifest = false;
+    int rc = k3_job_turn_begin(job, err); /* no run begins while this one judges */
+    if (rc)
+        return rc;
+    rc = k3_job_state(job, plan, state, found, err);
+    if (!rc && *state == K3_JOB_OTHER)
+        rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
+    if (!rc && *state == K3_JOB_OTHER && !has_manifest) {
+        rc = survey_partial(job, 0, &removal, err);
+        if (!rc && removal.item_count == 0) {
+            rc = k3_job_clear_partial(job, err);
+            *state = K3_JOB_NEW;
+        }
+    }
+    k3_job_turn_end(job);
+    return rc;
 }
 
 /* ---- the removal ---- */

@@ -46,6 +46,10 @@ static int fail_command(const char *word, struct k3_err *err)
     for (int i = 0; i < K3_CMD_COUNT; i++)
         name[i] = k3_command_table[i].name;
     const char *near = k3_nearest(word, name, K3_CMD_COUNT);
+    if (!strncmp(word, K3_QUANT_TOPIC, sizeof K3_QUANT_TOPIC - 1)) /* quantize, what others have */
+        return k3_fail(err, K3_EUSAGE,
+                       "unknown command '%s'; convert casts, see k3-shard help " K3_QUANT_TOPIC,
+                       word);
     if (near)
         return k3_fail(err, K3_EUSAGE, "unknown command '%s'; did you mean '%s'?", word, near);
     return k3_fail(err, K3_EUSAGE, "unknown command '%s'; see k3-shard --help", word);
@@ -289,7 +293,8 @@ static int parse_option(int argc, char **argv, int *index, struct k3_opts *opts,
                            row->name, row->value, value, row->name, value);
     }
     if (row->kind != K3_OPT_NONE && (!value || !*value))
-        return k3_fail(err, K3_EUSAGE, "--%s needs %s", row->name, row->value);
+        return k3_fail(err, K3_EUSAGE, "--%s needs %s%s", row->name, row->value,
+                       row->id == K3_ID_QUANT ? "; see k3-shard help " K3_QUANT_TOPIC : "");
     if (k3_opt_is_set(opts, row->id) && row->kind != K3_OPT_NONE && row->kind != K3_OPT_STRINGS)
         return k3_fail(err, K3_EUSAGE, "--%s is given twice", row->name);
     opts->set |= UINT64_C(1) << row->id;

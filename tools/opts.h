@@ -230,6 +230,15 @@ bool k3_opt_choice(const char *choices, uint32_t index, char *out, size_t cap);
 /* ---- documents made of the tables ---- */
 void k3_help_print(FILE *out, const struct k3_command *command); /* NULL: the whole tool */
 void k3_man_print(FILE *out, const struct k3_command *command);
+/* What --quant takes: the topic `quant` of help and man. */
+#define K3_QUANT_TOPIC "quant"
+void k3_quant_topic_print(FILE *out, bool is_man);
+/* For man pages: the first line (NULL: of the tool), and a text without what roff would read. */
+void k3_man_put_title(FILE *out, const char *name);
+void k3_man_put(FILE *out, const char *text);
+/* Words filled to the width of the help; the first line begins at column `at`, others at `indent`.
+ */
+void k3_help_put_filled(FILE *out, const char *text, int at, int indent);
 /* shell: bash, zsh or fish; false for another. */
 bool k3_completion_print(FILE *out, const char *shell);
 

@@ -25,9 +25,10 @@ static bool takes_paths(const struct k3_command *command)
 static void put_argument_words(FILE *out, const struct k3_command *command)
 {
     char word[CHOICE_BYTES];
-    if (strcmp(command->args, "[COMMAND]") == 0) {
+    if (strncmp(command->args, "[COMMAND|", 9) == 0) {
         for (int i = 0; i < K3_CMD_COUNT; i++)
-            fprintf(out, "%s%s", i ? " " : "", k3_command_table[i].name);
+            fprintf(out, "%s ", k3_command_table[i].name);
+        fputs(K3_QUANT_TOPIC, out);
     } else if (strchr(command->args, '|')) {
         for (uint32_t i = 0; k3_opt_choice(command->args, i, word, sizeof word); i++)
             fprintf(out, "%s%s", i ? " " : "", word);

@@ -4,6 +4,7 @@
  * Errors: K3_EUSAGE for an unknown command.
  * Invariant: 80 columns; the text depends on the tables alone, so that it can be a golden file. */
 #include "cmds.h"
+#include "nearest.h"
 #include "opts.h"
 
 #include <stdio.h>
@@ -19,8 +20,7 @@ static const char exit_text[] =
 static const char size_text[] = "Sizes take KiB MiB GiB TiB or KB MB GB TB: 1GiB is 1073741824 "
                                 "bytes, 1GB is 1000000000.";
 
-/* Print words filled to COLUMNS; the first line begins at column `at`, the others at `indent`. */
-static void put_filled(FILE *out, const char *text, int at, int indent)
+void k3_help_put_filled(FILE *out, const char *text, int at, int indent)
 {
     bool line_empty = true;
     while (*text) {
@@ -54,7 +54,7 @@ static void put_option(FILE *out, const struct k3_opt_row *row, const struct k3_
         snprintf(text, sizeof text, "%s (default: %s)", row->help, row->default_text);
     else
         snprintf(text, sizeof text, "%s", row->help);
-    put_filled(out, text, HELP_COLUMN, HELP_COLUMN);
+    k3_help_put_filled(out, text, HELP_COLUMN, HELP_COLUMN);
 }
 
 static void put_options(FILE *out, const struct k3_command *command)
@@ -77,7 +77,7 @@ static void put_options(FILE *out, const struct k3_command *command)
     }
     if (has_size) {
         fputc('\n', out);
-        put_filled(out, size_text, 0, 0);
+        k3_help_put_filled(out, size_text, 0, 0);
     }
 }
 
@@ -85,7 +85,7 @@ static void put_command_help(FILE *out, const struct k3_command *command)
 {
     fprintf(out, "Usage: k3-shard %s [OPTIONS]%s%s\n\n", command->name, *command->args ? " " : "",
             command->args);
-    put_filled(out, command->text, 0, 0);
+    k3_help_put_filled(out, command->text, 0, 0);
     put_options(out, command);
     fprintf(out, "\nExample:\n  %s\n", command->example);
 }
@@ -93,7 +93,7 @@ static void put_command_help(FILE *out, const struct k3_command *command)
 static void put_tool_help(FILE *out)
 {
     fputs("Usage: k3-shard COMMAND [OPTIONS] ARGS\n\n", out);
-    put_filled(
+    k3_help_put_filled(
         out,
         "Cuts the Kimi K3 checkpoint into one verified image for each GPU, once and offline, "
         "and loads those images with every byte proved.",
@@ -111,8 +111,16 @@ static void put_tool_help(FILE *out)
             fprintf(out, "  %-12s%s\n", command->name, command->summary);
         }
     }
-    fputs("\nk3-shard help COMMAND shows its options.\n\n", out);
-    put_filled(out, exit_text, 0, 0);
+    fputs("\nk3-shard help COMMAND shows its options, k3-shard help " K3_QUANT_TOPIC
+          " what --quant takes.\n\n",
+          out);
+    k3_help_put_filled(
+        out,
+        "Without the model: k3-shard synth DIR --preset tiny makes a small one; then plan DIR "
+        "--tp 2, convert DIR --out SET --tp 2, verify SET, load SET.",
+        0, 0);
+    fputc('\n', out);
+    k3_help_put_filled(out, exit_text, 0, 0);
 }
 
 void k3_help_print(FILE *out, const struct k3_command *command)
@@ -123,25 +131,32 @@ void k3_help_print(FILE *out, const struct k3_command *command)
         put_tool_help(out);
 }
 
-/* The command that a word names; NULL in *out for no word. */
-static int find_argument(const struct k3_opts *opts, const struct k3_command **out,
+/* The command that a word names; NULL in *out for no word, and for a topic. */
+static int find_argument(const struct k3_opts *opts, const struct k3_command **out, bool *is_topic,
                          struct k3_err *err)
 {
-    *out = NULL;
-    if (opts->args.count == 0)
+    const char *word = opts->args.count ? opts->args.item[0] : NULL;
+    *is_topic = word && !strcmp(word, K3_QUANT_TOPIC);
+    *out = word ? k3_command_find(word) : NULL;
+    if (!word || *out || *is_topic)
         return 0;
-    *out = k3_command_find(opts->args.item[0]);
-    if (!*out)
-        return k3_fail(err, K3_EUSAGE, "there is no command '%s'; see k3-shard --help",
-                       opts->args.item[0]);
-    return 0;
+    const char *name[K3_CMD_COUNT + 1] = {K3_QUANT_TOPIC};
+    for (int i = 0; i < K3_CMD_COUNT; i++)
+        name[i + 1] = k3_command_table[i].name;
+    const char *near = k3_nearest(word, name, K3_CMD_COUNT + 1);
+    if (near)
+        return k3_fail(err, K3_EUSAGE, "there is no command '%s'; did you mean '%s'?", word, near);
+    return k3_fail(err, K3_EUSAGE, "there is no command '%s'; see k3-shard --help", word);
 }
 
 int k3_cmd_help(const struct k3_opts *opts, struct k3_err *err)
 {
     const struct k3_command *command;
-    int rc = find_argument(opts, &command, err);
-    if (rc == 0)
+    bool is_topic;
+    int rc = find_argument(opts, &command, &is_topic, err);
+    if (rc == 0 && is_topic)
+        k3_quant_topic_print(stdout, false);
+    else if (rc == 0)
         k3_help_print(stdout, command);
     return rc;
 }
@@ -149,8 +164,11 @@ int k3_cmd_help(const struct k3_opts *opts, struct k3_err *err)
 int k3_cmd_man(const struct k3_opts *opts, struct k3_err *err)
 {
     const struct k3_command *command;
-    int rc = find_argument(opts, &command, err);
-    if (rc == 0)
+    bool is_topic;
+    int rc = find_argument(opts, &command, &is_topic, err);
+    if (rc == 0 && is_topic)
+        k3_quant_topic_print(stdout, true);
+    else if (rc == 0)
         k3_man_print(stdout, command);
     return rc;
 }

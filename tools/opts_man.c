@@ -12,7 +12,7 @@
 
 /* Escape what roff would read: backslash, hyphens (else typeset as dashes), a dot or quote that
  * begins a line. */
-static void put_text(FILE *out, const char *text)
+void k3_man_put(FILE *out, const char *text)
 {
     if (*text == '.' || *text == '\'')
         fputs("\\&", out);
@@ -26,12 +26,12 @@ static void put_text(FILE *out, const char *text)
     }
 }
 
-static void put_heading(FILE *out, const struct k3_command *command)
+void k3_man_put_title(FILE *out, const char *name)
 {
     fputs(".TH K3\\-SHARD", out);
-    if (command)
+    if (name)
         fputs("\\-", out);
-    for (const char *p = command ? command->name : ""; *p; p++)
+    for (const char *p = name ? name : ""; *p; p++)
         fputc(toupper((unsigned char)*p), out);
     fprintf(out, " 1 \"\" \"k3\\-shard %s\" \"User Commands\"\n", k3_tool_version());
 }
@@ -39,20 +39,20 @@ static void put_heading(FILE *out, const struct k3_command *command)
 static void put_option(FILE *out, const struct k3_opt_row *row, const struct k3_command *command)
 {
     fputs(".TP\n\\fB\\-\\-", out);
-    put_text(out, row->name);
+    k3_man_put(out, row->name);
     fputs("\\fR", out);
     if (row->value) {
         fputs(row->choices ? " \\fB" : " \\fI", out);
-        put_text(out, row->choices ? row->choices : row->value);
+        k3_man_put(out, row->choices ? row->choices : row->value);
         fputs("\\fR", out);
     }
     fputc('\n', out);
-    put_text(out, row->help);
+    k3_man_put(out, row->help);
     if (row->required >> command->id & 1) {
         fputs(" (required)", out);
     } else if (row->default_text) {
         fputs(" (default: ", out);
-        put_text(out, row->default_text);
+        k3_man_put(out, row->default_text);
         fputc(')', out);
     }
     fputs(".\n", out);
@@ -67,7 +67,7 @@ static void put_exits(FILE *out)
     fputs(".SH EXIT STATUS\n", out);
     for (int i = 0; i < 5; i++) {
         fprintf(out, ".TP\n.B %d\n", i);
-        put_text(out, text[i]);
+        k3_man_put(out, text[i]);
         fputs(".\n", out);
     }
 }
@@ -75,15 +75,15 @@ static void put_exits(FILE *out)
 static void put_command_page(FILE *out, const struct k3_command *command)
 {
     fputs(".SH NAME\nk3\\-shard\\-", out);
-    put_text(out, command->name);
+    k3_man_put(out, command->name);
     fputs(" \\- ", out);
-    put_text(out, command->summary);
+    k3_man_put(out, command->summary);
     fputs("\n.SH SYNOPSIS\n.B k3\\-shard ", out);
-    put_text(out, command->name);
+    k3_man_put(out, command->name);
     fputs("\n[\\fIOPTIONS\\fR] ", out);
-    put_text(out, command->args);
+    k3_man_put(out, command->args);
     fputs("\n.SH DESCRIPTION\n", out);
-    put_text(out, command->text);
+    k3_man_put(out, command->text);
     fputs("\n.SH OPTIONS\n", out);
     bool has_size = false;
     for (int i = 0; i < K3_ID_COUNT; i++) {
@@ -98,8 +98,11 @@ static void put_command_page(FILE *out, const struct k3_command *command)
               out);
     put_exits(out);
     fputs(".SH EXAMPLES\n.nf\n", out);
-    put_text(out, command->example);
-    fputs("\n.fi\n.SH SEE ALSO\n.BR k3\\-shard (1)\n", out);
+    k3_man_put(out, command->example);
+    fputs("\n.fi\n.SH SEE ALSO\n.BR k3\\-shard (1)", out);
+    if (k3_opt_belongs(&k3_opt_table[K3_ID_QUANT], command))
+        fputs(",\n.BR k3\\-shard\\-" K3_QUANT_TOPIC " (1)", out);
+    fputc('\n', out);
 }
 
 static void put_tool_page(FILE *out)
@@ -112,7 +115,7 @@ static void put_tool_page(FILE *out)
           out);
     for (int i = 0; i < K3_CMD_COUNT; i++) {
         fprintf(out, ".TP\n.B %s\n", k3_command_table[i].name);
-        put_text(out, k3_command_table[i].summary);
+        k3_man_put(out, k3_command_table[i].summary);
         fputs(".\n", out);
     }
     put_exits(out);
@@ -120,13 +123,13 @@ static void put_tool_page(FILE *out)
           ".SH SEE ALSO\n",
           out);
     for (int i = 0; i < K3_CMD_COUNT; i++)
-        fprintf(out, ".BR k3\\-shard\\-%s (1)%s\n", k3_command_table[i].name,
-                i + 1 < K3_CMD_COUNT ? "," : "");
+        fprintf(out, ".BR k3\\-shard\\-%s (1),\n", k3_command_table[i].name);
+    fputs(".BR k3\\-shard\\-" K3_QUANT_TOPIC " (1)\n", out);
 }
 
 void k3_man_print(FILE *out, const struct k3_command *command)
 {
-    put_heading(out, command);
+    k3_man_put_title(out, command ? command->name : NULL);
     if (command)
         put_command_page(out, command);
     else

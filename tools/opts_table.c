@@ -8,6 +8,7 @@
 #include "layout.h"
 #include "manifest.h"
 #include "opts.h"
+#include "synth.h"
 
 _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the format holds");
 
@@ -23,11 +24,32 @@ _Static_assert(K3_WORLD_MAX == K3_RANK_COUNT_MAX, "the parser accepts what the f
  */
 #define STAGING_MIN (UINT64_C(8) << 20)
 #define STAGING_MAX (UINT64_C(4) << 30)
+/* Numbers in texts; of the presets of synth. */
+#define TEXT_OF(number) #number
+#define TEXT(number)    TEXT_OF(number)
+#define COUNTS(preset)                                                                             \
+    TEXT(K3_SYNTH_##preset##_LAYERS) " layers of " TEXT(K3_SYNTH_##preset##_EXPERTS) " experts"
 #define FIELD(name) .field = offsetof(struct k3_opts, name)
 
 static const char layout_group[] = "Layout";
 static const char own_group[] = "Options";
 static const char common_group[] = "Common";
+
+/* What synth can make, by its own numbers. */
+#define TINY_SIZE   COUNTS(TINY)
+#define LAYER_SIZE  COUNTS(LAYER)
+#define FULL_SIZE   COUNTS(FULL)
+#define LAYERS_MIN  TEXT(K3_SYNTH_LAYER_COUNT_MIN)
+#define LAYERS_MAX  TEXT(K3_SYNTH_LAYER_COUNT_MAX)
+#define EXPERT_STEP TEXT(K3_SYNTH_EXPERT_STEP)
+#define EXPERTS_MAX TEXT(K3_SYNTH_EXPERT_COUNT_MAX)
+static const char preset_help[] = "tiny: every kind of tensor, small (" TINY_SIZE "); "
+                                  "layer: layers of real size (" LAYER_SIZE "); "
+                                  "full: the whole model (" FULL_SIZE ", always)";
+static const char layers_help[] = "decoder layers, " LAYERS_MIN " to " LAYERS_MAX
+                                  " (default: as the preset has)";
+static const char expert_count_help[] = "experts of each layer, a multiple of " EXPERT_STEP
+                                        " up to " EXPERTS_MAX " (default: as the preset has)";
 
 const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_TP] = {K3_ID_TP, K3_OPT_UINT, "tp", "N", "8", NULL,
@@ -56,8 +78,8 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                       "device memory one image may take; a larger one is refused", layout_group,
                       FIELD(budget_bytes), .commands = LAYOUT},
     [K3_ID_QUANT] = {K3_ID_QUANT, K3_OPT_STRING, "quant", "POLICY", "verbatim", NULL,
-                     "cast while cutting: verbatim, nvfp4, fp8-attn, fp8-block, mxfp8, bf16, "
-                     "int4-g32, ROLE=FORMAT[,...] or a .json file",
+                     "cast while cutting: the name of a policy, ROLE=FORMAT[,...] or a .json file; "
+                     "k3-shard help " K3_QUANT_TOPIC " lists them",
                      layout_group, FIELD(quant), .commands = LAYOUT},
     [K3_ID_OOW] = {K3_ID_OOW, K3_OPT_CHOICE, "oow", "HOW", "fail", "fail|requant|snap",
                    "experts out of the window in which their cast is exact: stop before anything "
@@ -149,16 +171,16 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
     [K3_ID_SCRATCH] = {K3_ID_SCRATCH, K3_OPT_STRING, "scratch", "DIR", NULL, NULL,
                        "also measure convert, on a synthetic checkpoint made and removed in DIR",
                        own_group, FIELD(scratch), .commands = ON(BENCH)},
-    [K3_ID_PRESET] =
-        {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
-         "tiny: every kind of tensor, small; layer: layers of real size; full: the whole model",
-         own_group, FIELD(preset), .commands = ON(SYNTH), .required = ON(SYNTH)},
-    [K3_ID_LAYERS] = {K3_ID_LAYERS, K3_OPT_UINT, "layers", "N", NULL, NULL,
-                      "decoder layers (default: as the preset has)", own_group, .min = 1,
-                      .max = 4096, FIELD(layers), .commands = ON(SYNTH)},
+    [K3_ID_PRESET] = {K3_ID_PRESET, K3_OPT_CHOICE, "preset", "NAME", NULL, "tiny|layer|full",
+                      preset_help, own_group, FIELD(preset), .commands = ON(SYNTH),
+                      .required = ON(SYNTH)},
+    [K3_ID_LAYERS] = {K3_ID_LAYERS, K3_OPT_UINT, "layers", "N", NULL, NULL, layers_help, own_group,
+                      .min = K3_SYNTH_LAYER_COUNT_MIN, .max = K3_SYNTH_LAYER_COUNT_MAX,
+                      FIELD(layers), .commands = ON(SYNTH)},
     [K3_ID_EXPERT_COUNT] = {K3_ID_EXPERT_COUNT, K3_OPT_UINT, "experts", "N", NULL, NULL,
-                            "experts of each layer (default: as the preset has)", own_group,
-                            .min = 1, .max = 65536, FIELD(expert_count), .commands = ON(SYNTH)},
+                            expert_count_help, own_group, .min = K3_SYNTH_EXPERT_STEP,
+                            .max = K3_SYNTH_EXPERT_COUNT_MAX, FIELD(expert_count),
+                            .commands = ON(SYNTH)},
     [K3_ID_SEED] = {K3_ID_SEED, K3_OPT_UINT64, "seed", "S", "0", NULL,
                     "seed of the contents; the same seed gives the same bytes", own_group,
                     .max = UINT64_MAX, FIELD(seed), .commands = ON(SYNTH)},
@@ -226,7 +248,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
     [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
                         proof_group,
-                        "Shows what is in a checkpoint, a part, a manifest or a tensor.",
+                        "Shows what is in a checkpoint, a shard set (its first directory), a part, "
+                        "a manifest, the "
+                        "report of its casts, any other safetensors file, or one tensor.",
                         "k3-shard inspect /nvme/k3-tp8/model-rank-0-part-1.safetensors", 1, 1,
                         k3_cmd_inspect},
     [K3_CMD_EXPORT] = {K3_CMD_EXPORT, "export", "DIR...", "give back the published checkpoint",
@@ -259,10 +283,12 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
          "missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
-    [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND]", "show this help or that of a command",
-                     help_group, "Shows what a command does and takes.", "k3-shard help convert", 0,
-                     1, k3_cmd_help},
-    [K3_CMD_MAN] = {K3_CMD_MAN, "man", "[COMMAND]", "print a man page (roff)", help_group,
+    [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND|" K3_QUANT_TOPIC "]",
+                     "show this help or that of a command", help_group,
+                     "Shows what a command does and takes; " K3_QUANT_TOPIC ": what --quant takes.",
+                     "k3-shard help convert", 0, 1, k3_cmd_help},
+    [K3_CMD_MAN] = {K3_CMD_MAN, "man", "[COMMAND|" K3_QUANT_TOPIC "]", "print a man page (roff)",
+                    help_group,
                     "Prints the man page of the tool or of a command, to be read with man -l -.",
                     "k3-shard man convert | man -l -", 0, 1, k3_cmd_man},
     [K3_CMD_COMPLETION] = {K3_CMD_COMPLETION, "completion", "bash|zsh|fish",

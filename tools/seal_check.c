@@ -4,6 +4,7 @@
  * Threads: the main thread.
  * Errors: K3_ECORRUPT, K3_EFORMAT, K3_EIO, K3_ENOMEM.
  * Invariant: headers alone are read, no data: that the data are whole is for verify to say. */
+#include "cast_again.h"
 #include "job.h"
 #include "set_casts.h"
 
@@ -72,11 +73,12 @@ int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct 
     return rc;
 }
 
-int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_err *err)
+int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_cast_summary *casts,
+                  struct k3_err *err)
 {
     struct k3_set *set = NULL;
     uint32_t cast_count;
-    bool has_report;
+    bool has_report = false;
     int rc = k3_set_open(dirs, dir_count, &set, err);
     if (rc)
         return rc;
@@ -84,6 +86,8 @@ int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_err *er
         rc = check_rank(set, &set->manifest.ranks[r], err);
     if (!rc)
         rc = k3_set_check_report(set, &has_report, &cast_count, err);
+    if (!rc && has_report)
+        rc = k3_casts_of_set(&set->dirs[set->manifest_dir], set->plan, casts, err);
     k3_set_close(set);
     return rc;
 }

@@ -182,6 +182,17 @@ struct k3_size_text k3_size_text(uint64_t bytes)
     return text;
 }
 
+struct k3_size_text k3_size_given(uint64_t bytes)
+{
+    struct k3_size_text text = {""};
+    const struct unit *best = &unit[0];
+    for (size_t i = 0; i < UNIT_COUNT && bytes; i++)
+        if (bytes % unit[i].bytes == 0 && unit[i].bytes > best->bytes)
+            best = &unit[i];
+    snprintf(text.s, sizeof text.s, "%" PRIu64 "%s", bytes / best->bytes, best->name);
+    return text;
+}
+
 struct k3_size_text k3_rate_text(uint64_t bytes, uint64_t nanoseconds)
 {
     struct k3_size_text text = {""};

@@ -26,6 +26,9 @@ struct k3_size_text k3_size_text(uint64_t bytes);
 /* "206.00 GB": the decimal half alone. */
 struct k3_size_text k3_size_short(uint64_t bytes);
 
+/* "195GiB", "200GB", "4096": as an option takes it, exactly, in the unit with the fewest digits. */
+struct k3_size_text k3_size_given(uint64_t bytes);
+
 /* "16.70 GB/s" for bytes moved in a time; "- GB/s" when no time passed. */
 struct k3_size_text k3_rate_text(uint64_t bytes, uint64_t nanoseconds);
 

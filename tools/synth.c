@@ -187,17 +187,25 @@ static void count_totals(const struct k3_config *config, struct k3_synth_totals 
 static int check_options(struct k3_synth_options *options, struct k3_err *err)
 {
     static const uint32_t layer_count[] = {
-        [K3_SYNTH_TINY] = 5, [K3_SYNTH_LAYER] = 3, [K3_SYNTH_FULL] = 93};
+        [K3_SYNTH_TINY] = K3_SYNTH_TINY_LAYERS,
+        [K3_SYNTH_LAYER] = K3_SYNTH_LAYER_LAYERS,
+        [K3_SYNTH_FULL] = K3_SYNTH_FULL_LAYERS,
+    };
     static const uint32_t expert_count[] = {
-        [K3_SYNTH_TINY] = 16, [K3_SYNTH_LAYER] = 64, [K3_SYNTH_FULL] = 896};
+        [K3_SYNTH_TINY] = K3_SYNTH_TINY_EXPERTS,
+        [K3_SYNTH_LAYER] = K3_SYNTH_LAYER_EXPERTS,
+        [K3_SYNTH_FULL] = K3_SYNTH_FULL_EXPERTS,
+    };
     const uint32_t layers = options->layer_count ? options->layer_count
                                                  : layer_count[options->preset];
     const uint32_t experts = options->expert_count ? options->expert_count
                                                    : expert_count[options->preset];
-    if (options->preset == K3_SYNTH_FULL && (layers != 93 || experts != 896))
+    if (options->preset == K3_SYNTH_FULL &&
+        (layers != K3_SYNTH_FULL_LAYERS || experts != K3_SYNTH_FULL_EXPERTS))
         return k3_fail(err, K3_EUSAGE,
-                       "--preset full always has 93 layers of 896 experts; use --preset layer for "
-                       "other numbers");
+                       "--preset full always has %u layers of %u experts; use --preset layer for "
+                       "other numbers",
+                       K3_SYNTH_FULL_LAYERS, K3_SYNTH_FULL_EXPERTS);
     if (layers < K3_SYNTH_LAYER_COUNT_MIN || layers > K3_SYNTH_LAYER_COUNT_MAX)
         return k3_fail(
             err, K3_EUSAGE,

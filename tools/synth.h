@@ -19,11 +19,17 @@ enum k3_synth_preset {
     K3_SYNTH_FULL   /* 93 layers, 896 experts */
 };
 
-#define K3_SYNTH_LAYER_COUNT_MIN 3u    /* KDA + dense, KDA + MoE, MLA + MoE */
-#define K3_SYNTH_LAYER_COUNT_MAX 4093u /* with the three other files 4096, FORMAT.md 1 */
-#define K3_SYNTH_EXPERT_STEP                                                                       \
-    16u /* tp 16 as whole experts; ten or more, so that string order shows */
-#define K3_SYNTH_EXPERT_COUNT_MAX 4096u
+/* Plain numbers, since the help prints them. */
+#define K3_SYNTH_TINY_LAYERS      5
+#define K3_SYNTH_TINY_EXPERTS     16
+#define K3_SYNTH_LAYER_LAYERS     3
+#define K3_SYNTH_LAYER_EXPERTS    64
+#define K3_SYNTH_FULL_LAYERS      93
+#define K3_SYNTH_FULL_EXPERTS     896
+#define K3_SYNTH_LAYER_COUNT_MIN  3    /* KDA + dense, KDA + MoE, MLA + MoE */
+#define K3_SYNTH_LAYER_COUNT_MAX  4093 /* with the three other files 4096, FORMAT.md 1 */
+#define K3_SYNTH_EXPERT_STEP      16 /* tp 16 as whole experts; ten and more: string order shows */
+#define K3_SYNTH_EXPERT_COUNT_MAX 4096
 #define K3_SYNTH_TENSOR_COUNT_MAX                                                                  \
     8000000u /* 130 bytes of index each: stays below 1 GiB, FORMAT.md 1 */
 

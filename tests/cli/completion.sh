@@ -25,4 +25,5 @@ complete_line k3-shard synth --preset t
 complete_line k3-shard convert ckpt --out out
 complete_line k3-shard verify o
 complete_line k3-shard help ve
+complete_line k3-shard man qu
 complete_line k3-shard completion ''

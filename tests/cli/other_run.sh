@@ -24,6 +24,18 @@ sed -i 's/"hidden_act"/"hidden_ACT"/; s/$/ /' other/config.json
 echo "\$ convert other --out part --tp 2 --pp 2"
 "$K3" convert other --out part --tp 2 --pp 2 --quiet
 echo "exit $?"
+# an unfinished conversion without a finished item is no reason to refuse other options, unless a run
+# uses it
+convert --out idle --tp 2 --worker 6 --workers 7
+ls -A idle/.k3-partial
+flock -s idle/.k3-partial bash -c "'$K3' convert ckpt --out idle --tp 4 --quiet; echo exit \$?" 2>&1
+ls -A idle
+loud --out idle --tp 4 --experts ep
+"$K3" verify idle --against ckpt --quiet | tail -n 1
+convert --out idle2 --out idle3 --tp 2 --worker 6 --workers 7
+convert --out idle2 --out idle3 --tp 1 --worker 6 --workers 7
+convert --out idle2 --out idle3 --tp 1 --worker 0 --workers 7
+convert --out idle2 --out idle3 --tp 2 --worker 0 --workers 7
 # --force with fewer directories than before
 convert --out a --out b --tp 2
 loud --out a --tp 2 --force

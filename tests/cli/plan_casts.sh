@@ -7,13 +7,33 @@ tool() {
 }
 next() {
     echo "\$ $*"
-    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^k3-shard
+    "$K3" "$@" 2>&1 | grep -e ^next -e ^notice -e ^warning -e ^k3-shard
 }
 # the command that plan prints has every option that it needs
 next plan ckpt --tp 2
 next plan ckpt --tp 2 --quant fp8-attn --oow snap --config modelopt --budget 100GiB
 next plan ckpt --tp 2 --experts ep --vision drop --quant nvfp4 --budget 100000001
 next plan ckpt --tp 2 --quant nvfp4 --budget 1MiB
+# what each policy with a name costs, that of the README ("Which --quant") among them
+"$K3" plan ckpt --tp 2 | sed -n '/^--quant/,/^$/p'
+# --oow without a cast that has a window
+next plan ckpt --tp 1 --quant fp8-rest --oow snap
+next plan ckpt --tp 1 --quant experts=int8-g32,oow=requant
+next plan ckpt --tp 1 --quant experts=fp8-block --oow requant
+# what engines read as BF16 only
+next plan ckpt --tp 1 --quant 'router=fp8-block,embed=fp8-block,head=fp8-block'
+next plan ckpt --tp 1 --quant fp8-rest
+next plan ckpt --tp 1 --quant 'vision_tower.*=fp8-channel' --quiet
+next plan ckpt --tp 1 --quant 'vision_tower.*=fp8-channel,*.layers.2.*=fp8-block'
+next convert ckpt --out engines --tp 1 --quant projector=fp8-channel
+# cuts that go through blocks of scales
+for tp in 1 2 4; do "$K3" plan ckpt --tp $tp --quant fp8-rest | grep ^split; done
+"$K3" plan ckpt --tp 4 --quant fp8-rest --json | grep -o '"split_then_quantized":[^]]*' | head -c 400
+echo
+# too large: policies that fit, layouts that do, sizes as they were given
+next plan ckpt --tp 2 --quant fp8-block --budget 4MiB
+next plan ckpt --tp 1 --quant bf16 --budget 4MB
+next plan ckpt --tp 2 --budget 1TB
 # policies that do nothing
 for policy in experts=mxfp4 attention=bf16,head=verbatim '*.layers.2.*=verbatim'; do
     next plan ckpt --tp 2 --quant "$policy"
@@ -36,6 +56,9 @@ offer=$("$K3" plan ckpt --tp 2 --quant mxfp8 --json --quiet 2>/dev/null | sed "s
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet |
     grep -o '"casts".*"cast_report":"[^"]*"' >found
 cmp made found && test -s made && echo equal
+"$K3" seal --out set --json | grep -o '"casts".*"cast_report":"[^"]*"' >found
+cmp made found && echo equal
+"$K3" seal --out set | sed -n 1,5p
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --json --quiet | grep -o '"was_finished":true'
 "$K3" convert ckpt --tp 2 --out set --quant nvfp4 --quiet | tail -n 1
 sed -i '3s/"sum_x2"/"sum_y2"/' set/k3-cast-report.json

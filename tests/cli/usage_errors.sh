@@ -7,6 +7,7 @@ try() {
 try
 try pln /ckpt
 try frobnicate
+try quantize /ckpt
 try --tp 8 plan /ckpt
 try plan
 try plan /ckpt /other
@@ -29,6 +30,7 @@ try plan /ckpt --tp 8 --tp 4
 try plan /ckpt --experts both
 try plan /ckpt --pp-layers 23,,23
 try plan /ckpt --pp-layers 1-3
+try plan /ckpt --quant
 try plan /ckpt --quant nvpf4
 try plan /ckpt --quant expert=nvfp4
 try plan /ckpt --quant norm=nvfp4

@@ -38,16 +38,20 @@ static void make_config(void)
     k3_problems_fini(&problems);
 }
 
-/* What a text means does not change on the way through its canonical form. */
-static void check_text(const struct k3_policy *policy)
+/* What a text means does not change on the way through its canonical form, nor through the
+ * shortest.
+ */
+static void check_text(const struct k3_policy *policy, bool is_short)
 {
     static char text[K3_POLICY_TEXT_BYTES], again[K3_POLICY_TEXT_BYTES];
     struct k3_policy parsed;
     struct k3_err err;
     k3_err_init(&err);
     k3_policy_text(policy, text);
+    k3_policy_short_text(policy, again);
+    FUZZ_CHECK(strlen(again) <= strlen(text));
     k3_policy_init(&parsed);
-    FUZZ_CHECK(k3_policy_parse(text, &parsed, &err) == 0);
+    FUZZ_CHECK(k3_policy_parse(is_short ? again : text, &parsed, &err) == 0);
     FUZZ_CHECK(!memcmp(parsed.role_fmt, policy->role_fmt, sizeof parsed.role_fmt));
     FUZZ_CHECK(parsed.pattern_count == policy->pattern_count);
     FUZZ_CHECK(parsed.oow == policy->oow && parsed.is_modelopt == policy->is_modelopt);
@@ -138,6 +142,10 @@ static void check_layout(const struct k3_policy *policy, uint32_t tp, bool exper
     FUZZ_CHECK(rc == 0 || rc == K3_EUSAGE || rc == K3_EUNSUPPORTED);
     if (rc)
         return;
+    struct k3_policy_split split;
+    for (uint32_t rule = 0; k3_policy_next_split(policy, &config, &layout, &rule, &split);)
+        FUZZ_CHECK(split.fmt != K3_Q_VERBATIM && split.rows && split.cols && split.glob[0] &&
+                   rule <= config.model->rule_count);
     struct k3_rank_sizes sizes;
     uint64_t image_bytes = 0;
     k3_rank_sizes(&config, &layout, policy, tp - 1, &sizes);
@@ -160,7 +168,8 @@ static void check_policy(int rc, const struct k3_policy *policy, const struct k3
     fuzz_check_err(rc, err, bytes);
     if (rc)
         return;
-    check_text(policy);
+    check_text(policy, false);
+    check_text(policy, true);
     check_formats(policy);
     check_layout(policy, 1, false);
     check_layout(policy, 4, true);

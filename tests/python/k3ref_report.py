@@ -2,8 +2,8 @@
 
 Purpose   which lines there are, in which order, and all of each line that follows from plan and ranks
           or from its own sums: the text is written again and must be the one that is there.
-Takes     of each line what only the values tell: sums, largest error, groups of zeros, clipped, out of
-          the window.  tests/python/test_cast_report.py computes these.
+Takes     of each line what only the values tell: sums, largest error, groups of zeros, saturated, out
+          of the window.  tests/python/test_cast_report.py computes these.
 Limits    items of one layer, as all published checkpoints have.
 Needs     Python 3.11, nothing else.
 """

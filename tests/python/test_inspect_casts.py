@@ -47,9 +47,9 @@ def check_table(suite, text, report):
     suite.check("exact" in cells["experts"], "a role that came back equal is", text)
     suite.check("  all zero: 1 of the 12 tensors of shared" in lines,
                 "a matrix of zeros among others is counted", text)
-    said = [x for x in lines if x.startswith("  clipped: ")]
+    said = [x for x in lines if x.startswith("  saturated: ")]
     suite.check(len(said) == 1 and "27 % of groups in mxfp4, 50 % in nvfp4, 45 % in int4-g32" in
-                said[0], "one line says why groups are clipped", text)
+                said[0], "one line says why groups are saturated", text)
     wanted = {"shared": 0.50, "latent": 0.27, "attention": 0.45 / 2}  # of one of two
     wrong = []
     for total in report["totals"]:

@@ -129,6 +129,17 @@ for stages, layers in STAGES.items():
 code, result, text, _, _ = plan("--tp", "1", "--dp", "8", "--experts", "ep", "--shared", "replicate")
 same("plan of 8 attention copies: exit and fits", (4, False), (code, result["fits"]))
 true("plan of 8 attention copies says what fits", "would fit: --tp 8" in text, text)
+# what a policy that does not fit is refused with can be given instead; README, "Which --quant"
+prices = {row["policy"]: round(row["largest_image_bytes"] / 1e9, 1) for row in one["policies"]}
+same("prices of the README", {"verbatim": 206.0, "fp8-attn": 201.1, "fp8-rest": 194.6, "nvfp4": 211.7,
+     "int4-g32": 216.6, "fp8-block": 354.2, "mxfp8": 365.1, "bf16": 705.9}, prices)
+for policy, offered in (("nvfp4", 2), ("int4-g32", 2), ("bf16", 3), ("mxfp8,head=bf16", 3)):
+    code, _, text, _, _ = plan("--quant", policy)
+    offers = text.split("--quant that would fit: ")[-1].split("; ")[0].split("'")[1::2]
+    same(f"plan --quant {policy}: exit, offers", (4, offered), (code, len(offers)))
+    same("what it offers fits", [0] * offered, [plan("--quant", offer)[0] for offer in offers])
+    true("the first keeps the experts that were asked for", offered == 3 or
+         f"experts={policy}" in offers[0], text)
 code, _, text, _, _ = plan("--tp", "6")
 same("plan --tp 6: exit", 4, code)
 true("plan --tp 6 says which sizes divide", "1, 2, 4, 8, 16, 32" in text, text)

@@ -8,6 +8,7 @@ if [ -z "$dir" ]; then
     dir=$(mktemp -d "${TMPDIR:-/tmp}/k3-demo.XXXXXX")
     trap 'rm -rf "$dir"' EXIT
 fi
+mkdir -p "$dir"
 
 step() {
     printf '\n$ k3-shard'
