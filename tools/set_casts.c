@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REPORT_BYTES_MAX (1ull << 30) /* FORMAT.md 1: a copied file */
-
 /* All parts of all ranks of the set, in one list. */
 static int list_parts(const struct k3_set *set, struct k3_part_entry **list,
                       struct k3_cast_parts *parts, struct k3_err *err)
@@ -130,7 +128,8 @@ int k3_set_report_load(const struct k3_set *set, struct k3_cast_report *report, 
                           "%s: missing, though the manifest lists it: restore it from a copy of "
                           "the set, or convert again with --force",
                           path);
-    int rc = k3_file_load(dir, K3_CAST_REPORT_NAME, REPORT_BYTES_MAX, text, &report->bytes, err);
+    int rc = k3_file_load(dir, K3_CAST_REPORT_NAME, K3_CAST_REPORT_BYTES_MAX, text, &report->bytes,
+                          err);
     report->text = *text;
     return rc;
 }

@@ -113,6 +113,23 @@ def check_records(suite, tool, ckpt, where):
     suite.check(done.code == 0 and tool.run("verify", out).code == 0, "the advice works", done)
 
 
+def check_numbers(suite, tool, ckpt, where):
+    """Records that tell each other's items: the lines of the report would change places."""
+    out = os.path.join(where, "numbers")
+    for worker in "01":
+        tool.run("convert", ckpt, "--out", out, *QUANT, "--worker", worker, "--workers", "2", "--quiet")
+    paths = [os.path.join(out, PARTIAL, f"item-{item}.record") for item in (1, 2)]
+    records = [read_record(path) for path in paths]
+    for path, (head, units, rows), item in zip(paths, records[::-1], (1, 2)):
+        write_record(path, head | {"item": item}, units, rows)
+        os.utime(path)  # a record is younger than its files
+    before = files_of(out)
+    done = tool.run("seal", "--out", out)
+    suite.check(done.code == 3 and "item-1.record: part 2: wanted records that are numbered by their "
+                "lowest parts" in done.err and files_of(out) == before,
+                "seal: records that tell each other's items", done)
+
+
 # ---- reports and manifests of finished sets ----
 
 REPORT = "k3-cast-report.json"
@@ -365,6 +382,7 @@ def main():
         suite.check(done.code == 0, "synth", done)
         check_records(suite, tool, ckpt, where)
         check_sums(suite, tool, ckpt, where)
+        check_numbers(suite, tool, ckpt, where)
         check_reports(suite, tool, ckpt, where)
         check_missing(suite, tool, ckpt, where)
         check_plans(suite, tool, ckpt, where)
