@@ -57,6 +57,8 @@ const char *k3_cast_row_misfit(const struct k3_plan *plan, const struct k3_cast_
     if (row->value_count >
         plan->config.value[rule->dim[0]] * plan->config.value[rule->dim[1]] * per)
         return "no more values than the matrix has";
+    if (row->breach_groups && plan->policy.oow == K3_OOW_FAIL)
+        return "no group out of a window where the policy refuses them";
     return NULL;
 }
 

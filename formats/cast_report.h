@@ -7,9 +7,10 @@
 #include "plan.h"
 #include "ranks.h"
 
-#define K3_CAST_REPORT_NAME   "k3-cast-report.json"
-#define K3_CAST_LINE_BYTES    512u /* no line of a name of below 100 characters is longer */
-#define K3_CAST_LOW_SHOWN_MAX 20u  /* a screen; the file has all */
+#define K3_CAST_REPORT_NAME      "k3-cast-report.json"
+#define K3_CAST_REPORT_BYTES_MAX (1ull << 30) /* FORMAT.md 1: a copied file */
+#define K3_CAST_LINE_BYTES       512u /* no line of a name of below 100 characters is longer */
+#define K3_CAST_LOW_SHOWN_MAX    20u  /* a screen; the file has all */
 
 /* One matrix that is named in a summary. */
 struct k3_cast_named {

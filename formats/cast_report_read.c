@@ -144,6 +144,14 @@ static size_t end_of_line(const struct k3_cast_report *report, size_t at, bool *
     return *more ? end - 1 : end;
 }
 
+static uint32_t item_of(const struct k3_cast_report *report, const struct k3_cast_row *row)
+{
+    const struct k3_config *config = &report->plan->config;
+    uint32_t rule, layer, index;
+    k3_plan_slot(report->plan, row->slot, &rule, &layer, &index); /* of a row that fits the plan */
+    return report->items[k3_rule_part(config, &config->model->rules[rule], layer)];
+}
+
 static int by_slot(const void *a, const void *b)
 {
     const uint32_t x = ((const struct k3_cast_row *)a)->slot;
@@ -179,6 +187,23 @@ static int check_end(const struct k3_cast_report *report, size_t at,
     return rc;
 }
 
+/* A line stands behind the line of the row before: by item, in an item by slot. */
+static int check_order(const struct k3_cast_report *report, size_t at,
+                       const struct k3_cast_row *before, const struct k3_cast_row *row,
+                       struct k3_err *err)
+{
+    char name[K3_ST_NAME_BYTES_MAX + 1];
+    const uint32_t last = item_of(report, before), item = item_of(report, row);
+    if (last < item || (last == item && before->slot < row->slot))
+        return 0;
+    k3_plan_slot_name(report->plan, row->slot, name, sizeof name);
+    return k3_fail_at(err, K3_ECORRUPT, report->file, (int64_t)at,
+                      "%s: byte %zu: tensor %s %s: " NEXT_STEP, report->file, at, name,
+                      before->slot == row->slot
+                          ? "has two lines"
+                          : "stands behind one that it should come before (FORMAT.md 4.9)");
+}
+
 static int read_lines(const struct k3_cast_report *report, size_t at,
                       struct k3_cast_summary *summary, struct k3_cast_row **rows, uint32_t *count,
                       struct k3_err *err)
@@ -193,6 +218,8 @@ static int read_lines(const struct k3_cast_report *report, size_t at,
             rc = fail(report, line, "more lines than the model has tensors", err);
         if (!rc)
             rc = read_line(report, line, end - line, &(*rows)[*count], err);
+        if (!rc && *count)
+            rc = check_order(report, line, &(*rows)[*count - 1], &(*rows)[*count], err);
         if (rc)
             return rc;
         k3_cast_summary_add(summary, report->plan, &(*rows)[(*count)++]);
@@ -201,43 +228,23 @@ static int read_lines(const struct k3_cast_report *report, size_t at,
     return check_end(report, at, summary, err);
 }
 
-/* By slot, each once. */
-static int sort_rows(const struct k3_cast_report *report, struct k3_cast_row *rows, uint32_t count,
-                     struct k3_err *err)
-{
-    char name[K3_ST_NAME_BYTES_MAX + 1];
-    qsort(rows, count, sizeof *rows, by_slot);
-    for (uint32_t i = 1; i < count; i++) {
-        if (rows[i - 1].slot != rows[i].slot)
-            continue;
-        k3_plan_slot_name(report->plan, rows[i].slot, name, sizeof name);
-        return k3_fail_at(err, K3_ECORRUPT, report->file, -1,
-                          "%s: tensor %s has two lines: " NEXT_STEP, report->file, name);
-    }
-    return 0;
-}
-
-int k3_cast_report_decode(const struct k3_cast_report *report, struct k3_cast_row **rows,
-                          uint32_t *count, struct k3_err *err)
+int k3_cast_report_decode(const struct k3_cast_report *report, struct k3_cast_summary *summary,
+                          struct k3_cast_row **rows, uint32_t *count, struct k3_err *err)
 {
     size_t at = 0;
     *rows = NULL;
     *count = 0;
-    struct k3_cast_summary *summary = malloc(sizeof *summary);
-    if (!summary)
-        return k3_fail(err, K3_ENOMEM, "no memory for the sums of %s", report->file);
     k3_cast_summary_init(summary);
     int rc = read_begin(report, &at, err);
     if (!rc)
         rc = read_lines(report, at, summary, rows, count, err);
-    free(summary);
-    if (!rc && *count)
-        rc = sort_rows(report, *rows, *count, err);
     if (rc) {
         free(*rows);
         *rows = NULL;
         *count = 0;
     }
+    if (*count)
+        qsort(*rows, *count, sizeof **rows, by_slot);
     return rc;
 }
 

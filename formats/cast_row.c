@@ -42,6 +42,8 @@ void k3_cast_row_make(uint32_t slot, enum k3_qfmt from, enum k3_qfmt to,
         .saturated_groups = stats->saturated_groups,
         .breach_groups = stats->breach_groups,
     };
+    if (to == K3_Q_FP8_TENSOR && row->x2 == 0) /* squares of values are not rounded to 0 */
+        row->zero_groups = row->group_count;
 }
 
 static void store_f64(uint8_t *at, double value)
@@ -81,11 +83,12 @@ static bool is_sum(double value)
     return isfinite(value) && !signbit(value);
 }
 
-/* Squares are multiples of the unit, 2^-320; those of BF16 are below 2^256 each, those of errors
- * not far above: so decibels are finite, and the sums of a role fit into struct k3_qsum. */
+/* Squares are multiples of the unit, 2^-320; those of BF16 are below 2^256 each, those of MXFP4 up
+ * to 36 * 2^254, and values come back no larger: so decibels are finite, and the sums of a role fit
+ * into struct k3_qsum. */
 static bool is_square_sum(double value, uint64_t count)
 {
-    return value == 0 || (value >= 0x1p-320 && value <= (double)count * 0x1p258);
+    return value == 0 || (value >= 0x1p-320 && value <= (double)count * 0x1p260);
 }
 
 /* NULL, or what sums of squares should be. */
@@ -101,6 +104,37 @@ static const char *check_squares(const struct k3_cast_row *row)
     return NULL;
 }
 
+/* What follows from what the casts do, whatever the values (docs/QUANTIZATION.md 5, 6). */
+static const char *check_kinds(const struct k3_cast_row *row)
+{
+    const enum k3_qfmt from = (enum k3_qfmt)row->from, to = (enum k3_qfmt)row->to;
+    const bool is_mx = k3_quant_route(from, to) == K3_QROUTE_MX;
+    const bool has_window = is_mx && to != K3_Q_MXFP8 && to != K3_Q_INT8_G32;
+    /* FP8 has a scale that no value is beyond, and so has MXFP8, whose scale is rounded up; codes
+     * of MXFP4 that are carried over stay below their largest. */
+    const bool can_clip = !is_mx && to != K3_Q_FP8_TENSOR && to != K3_Q_FP8_CHANNEL &&
+                          to != K3_Q_FP8_BLOCK && to != K3_Q_MXFP8;
+    if (row->zero_groups > row->group_count || row->saturated_groups > row->group_count ||
+        row->breach_groups > row->group_count)
+        return "no more groups of a kind than groups";
+    /* A group that clips, or is out of the window, has a value that is not 0. */
+    if (row->saturated_groups > row->group_count - row->zero_groups ||
+        row->breach_groups > row->group_count - row->zero_groups)
+        return "groups that are not zero where they clip or are out of a window";
+    if ((row->x2 == 0) != (row->zero_groups == row->group_count))
+        return "groups of zeros alone where all values are zero, and nowhere else";
+    if (row->saturated_groups > 0 && !can_clip)
+        return "groups that clip where the cast can clip";
+    if (row->breach_groups > 0 && !has_window)
+        return "groups out of a window where the cast has one";
+    if (row->err2 > 0 && is_mx && row->breach_groups == 0)
+        return "errors where the cast is not exact";
+    /* A value goes to the nearest there is, and 0 always is; only --oow snap makes values grow. */
+    if (row->breach_groups == 0 && row->err2 > row->x2 * (1 + SUM_SLACK))
+        return "errors that are no larger than the values";
+    return NULL;
+}
+
 const char *k3_cast_row_check(const struct k3_cast_row *row)
 {
     if (row->from >= K3_QFMT_COUNT || row->to >= K3_QFMT_COUNT || row->to == K3_Q_VERBATIM ||
@@ -111,14 +145,11 @@ const char *k3_cast_row_check(const struct k3_cast_row *row)
         return "sums that are finite and not negative";
     if ((row->err2 == 0) != (row->max_abs_error == 0))
         return "a largest error where there are errors";
-    if (row->from != K3_Q_MXFP4 && row->breach_groups > 0)
-        return "groups out of a window where the cast has one";
     if (row->value_count == 0 || row->value_count > COUNT_MAX ||
-        row->group_count > row->value_count || row->group_count == 0 ||
-        row->zero_groups > row->group_count || row->saturated_groups > row->group_count ||
-        row->breach_groups > row->group_count)
+        row->group_count > row->value_count || row->group_count == 0)
         return "counts of groups and values that fit together";
-    return check_squares(row);
+    const char *wanted = check_squares(row);
+    return wanted ? wanted : check_kinds(row);
 }
 
 const char *k3_cast_row_decode(const struct k3_disk_cast_row *disk, struct k3_cast_row *row)

@@ -91,6 +91,10 @@ void k3_plan_check(struct k3_plan *plan, struct k3_problems *problems);
 /* Items, plan text and digest.  Fails: K3_ENOMEM. */
 int k3_plan_finish(struct k3_plan *plan, struct k3_err *err);
 
+/* The item of each part of a finished plan into *items (malloc, caller frees).  Fails: K3_ENOMEM.
+ */
+int k3_plan_part_items(const struct k3_plan *plan, uint32_t **items, struct k3_err *err);
+
 /* A plan from its text alone, strict: what it re-emits must be the text.  It knows configuration,
  * layout, source files and digest, which is all that parts and their headers need, but of no tensor
  * where it lies in the checkpoint.  Fails: K3_EFORMAT, K3_EUNSUPPORTED (architecture), K3_ENOMEM.

@@ -10,6 +10,7 @@
 #include "sha256.h"
 #include "text.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +161,18 @@ int k3_plan_finish(struct k3_plan *plan, struct k3_err *err)
     if (!rc)
         rc = check_printable("the repository name", plan->repository, err);
     return rc ? rc : make_text(plan, err);
+}
+
+int k3_plan_part_items(const struct k3_plan *plan, uint32_t **items, struct k3_err *err)
+{
+    const uint32_t parts = k3_config_part_count(&plan->config);
+    *items = calloc(parts, sizeof **items);
+    if (!*items)
+        return k3_fail(err, K3_ENOMEM, "no memory for the items of %" PRIu32 " parts", parts);
+    for (uint32_t item = 0; item < plan->item_count; item++)
+        for (uint32_t p = 0; p < plan->items[item].part_count; p++)
+            (*items)[plan->items[item].parts[p]] = item;
+    return 0;
 }
 
 /* ---- the other way round ---- */

@@ -95,7 +95,7 @@ struct k3_qstats {
     double max_abs_error;
     uint64_t value_count, group_count;
     uint64_t saturated_groups; /* a value was clipped to the largest of its format */
-    uint64_t zero_groups;
+    uint64_t zero_groups;   /* FP8_TENSOR: 0; no rows see its group whole, k3_cast_row_make does */
     uint64_t breach_groups; /* out of the window of an exact cast */
 };
 

@@ -13,7 +13,8 @@
  *   K3_FAULT_CLASS=NAME   the class that fails (names: see classes[] below)
  *   K3_FAULT_AT=N         its call N fails (from 1)
  *   K3_FAULT_FROM=1       ... and all behind it
- *   K3_FAULT_KIND=NAME    an errno; SHORT: half of the bytes go through, truly; EOF: no byte does
+ *   K3_FAULT_KIND=NAME    an errno; SHORT: half of the bytes go through, truly; EOF: no byte does;
+ *                         FLIP: a bit of a write is another
  *
  * Alone, tests/shim_kill.c numbers what changes files across classes, which a kill needs; here each
  * class counts by itself, so that a call keeps its number when another class gets a call more. */
@@ -54,6 +55,7 @@ _Static_assert(sizeof(long) == 8, "offsets travel in one register");
 #define BAD_VARIABLE_CODE 99 /* no exit code of k3-shard */
 #define KIND_SHORT        (-1)
 #define KIND_EOF          (-2)
+#define KIND_FLIP         (-3)
 #define SECTOR_BYTES      4096u /* a shorter read must not break a direct one */
 enum group {
     CLASS_OPEN,
@@ -164,6 +166,7 @@ static int kind_of(const char *name)
         {"ENOSYS", ENOSYS},    {"ENOLCK", ENOLCK}, {"EOPNOTSUPP", EOPNOTSUPP},
         {"EXDEV", EXDEV},      {"ESTALE", ESTALE}, {"ECANCELED", ECANCELED},
         {"EFAULT", EFAULT},    {"ELOOP", ELOOP},   {"EMLINK", EMLINK},
+        {"FLIP", KIND_FLIP},
     };
     for (size_t i = 0; name && i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(kinds[i].name, name) == 0)
@@ -376,7 +379,12 @@ static ssize_t transfer(enum group group, long number, const long a[4], const vo
         errno = kind;
         return -1;
     }
-    return syscall(number, a[0], a[1], bytes, a[3]);
+    const long done = syscall(number, a[0], a[1], bytes, a[3]);
+    if (kind == KIND_FLIP && number == SYS_pwrite64 && done > 0) {
+        const unsigned char byte = ((const unsigned char *)a[1])[done / 2] ^ 1;
+        syscall(SYS_pwrite64, a[0], &byte, 1, a[3] + done / 2);
+    }
+    return done;
 }
 
 #define TRANSFER(group, number, fd, data, bytes, offset)                                           \

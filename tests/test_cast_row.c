@@ -18,7 +18,7 @@
 
 static const struct k3_cast_row good = {.slot = 7,
                                         .from = K3_Q_BF16,
-                                        .to = K3_Q_MXFP8,
+                                        .to = K3_Q_INT4_G32,
                                         .x2 = 1000,
                                         .err2 = 0.5,
                                         .max_abs_error = 0.25,
@@ -100,15 +100,89 @@ static void test_bad_sums(void **state)
     bad[0].x2 = 1e308;
     bad[1].x2 = 0;
     bad[2].x2 = 0x1p-321;
-    bad[3].x2 = 0x1.1p268; /* 1024 values of 2^129 */
+    bad[3].x2 = 0x1.1p270; /* 1024 values of 2^130 */
     bad[4].err2 = 1e300, bad[4].max_abs_error = 1e150;
     for (size_t i = 0; i < 5; i++)
         if (!k3_cast_row_check(&bad[i]))
             fail_msg("row %zu passes", i);
-    bad[2].x2 = 0x1p-266; /* one least subnormal of BF16 */
+    bad[2].x2 = bad[2].err2 = 0x1p-266; /* one least subnormal of BF16 is lost */
+    bad[2].max_abs_error = 0x1p-133;
     assert_null(k3_cast_row_check(&bad[2]));
-    bad[3].x2 = 0x1p266; /* all values as large as can be */
+    bad[3].x2 = 0x1.2p269; /* all values as large as can be, 6 * 2^127 */
     assert_null(k3_cast_row_check(&bad[3]));
+}
+
+/* Counts of groups, and sums, that no cast makes of any values; beside each what one may. */
+static void test_bad_kinds(void **state)
+{
+    (void)state;
+    static const struct {
+        uint8_t from, to;
+        uint64_t zero, saturated, breach;
+        double x2, err2;
+        bool is_good;
+    } rows[] = {
+        {K3_Q_BF16, K3_Q_INT4_G32, 30, 2, 0, 1000, 0.5, true},
+        {K3_Q_BF16, K3_Q_INT4_G32, 30, 3, 0, 1000, 0.5, false},
+        {K3_Q_BF16, K3_Q_INT4_G32, 32, 0, 0, 0, 0, true},
+        {K3_Q_BF16, K3_Q_INT4_G32, 32, 0, 0, 1000, 0, false},
+        {K3_Q_BF16, K3_Q_INT4_G32, 31, 0, 0, 0, 0, false},
+        {K3_Q_BF16, K3_Q_INT4_G32, 0, 0, 0, 0.5, 0.5, true},
+        {K3_Q_BF16, K3_Q_INT4_G32, 0, 0, 0, 0.49, 0.5, false},
+        {K3_Q_BF16, K3_Q_INT4_G32, 0, 0, 1, 1000, 0.5, false},
+        {K3_Q_BF16, K3_Q_MXFP4, 0, 32, 0, 1000, 0.5, true},
+        {K3_Q_BF16, K3_Q_NVFP4, 0, 32, 0, 1000, 0.5, true},
+        {K3_Q_BF16, K3_Q_INT8_G32, 0, 32, 0, 1000, 0.5, true},
+        {K3_Q_BF16, K3_Q_MXFP8, 0, 1, 0, 1000, 0.5, false},
+        {K3_Q_BF16, K3_Q_FP8_TENSOR, 0, 1, 0, 1000, 0.5, false},
+        {K3_Q_BF16, K3_Q_FP8_CHANNEL, 0, 1, 0, 1000, 0.5, false},
+        {K3_Q_BF16, K3_Q_FP8_BLOCK, 0, 1, 0, 1000, 0.5, false},
+        {K3_Q_MXFP4, K3_Q_INT4_G32, 0, 32, 0, 1000, 0.5, true},
+        {K3_Q_MXFP4, K3_Q_INT4_G32, 0, 0, 1, 1000, 0.5, false},
+        {K3_Q_MXFP4, K3_Q_NVFP4, 2, 0, 30, 1000, 0.5, true},
+        {K3_Q_MXFP4, K3_Q_NVFP4, 2, 0, 31, 1000, 0.5, false},
+        {K3_Q_MXFP4, K3_Q_NVFP4, 0, 0, 1, 0.4, 0.5, true}, /* snap: values grew */
+        {K3_Q_MXFP4, K3_Q_NVFP4, 0, 0, 1, 1000, 0, true},
+        {K3_Q_MXFP4, K3_Q_NVFP4, 0, 0, 0, 1000, 0.5, false},
+        {K3_Q_MXFP4, K3_Q_NVFP4, 0, 1, 0, 1000, 0, false},
+        {K3_Q_MXFP4, K3_Q_BF16, 0, 0, 1, 1000, 0.5, true},
+        {K3_Q_MXFP4, K3_Q_FP8_BLOCK, 0, 0, 1, 1000, 0.5, true},
+        {K3_Q_MXFP4, K3_Q_MXFP8, 0, 0, 0, 1000, 0, true},
+        {K3_Q_MXFP4, K3_Q_MXFP8, 0, 0, 1, 1000, 0, false},
+        {K3_Q_MXFP4, K3_Q_INT8_G32, 0, 0, 0, 1000, 0.5, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct k3_cast_row row = good;
+        row.from = rows[i].from;
+        row.to = rows[i].to;
+        row.zero_groups = rows[i].zero;
+        row.saturated_groups = rows[i].saturated;
+        row.breach_groups = rows[i].breach;
+        row.x2 = rows[i].x2;
+        row.err2 = rows[i].err2;
+        row.max_abs_error = row.err2 > 0 ? good.max_abs_error : 0;
+        const char *wanted = k3_cast_row_check(&row);
+        if ((wanted == NULL) != rows[i].is_good)
+            fail_msg("row %zu: %s", i, wanted ? wanted : "passes");
+    }
+}
+
+/* No band of rows sees the group of FP8_TENSOR whole: it is zero where all values are. */
+static void test_zero_tensor(void **state)
+{
+    (void)state;
+    struct k3_cast_row row;
+    struct k3_qstats stats;
+    k3_qstats_init(&stats);
+    stats.value_count = 64;
+    stats.group_count = 2; /* slices */
+    k3_cast_row_make(7, K3_Q_BF16, K3_Q_FP8_TENSOR, &stats, &row);
+    assert_int_equal(row.zero_groups, 2);
+    assert_null(k3_cast_row_check(&row));
+    k3_qsum_add(&stats.x2, 0x1p-266); /* the square of the least value */
+    k3_cast_row_make(7, K3_Q_BF16, K3_Q_FP8_TENSOR, &stats, &row);
+    assert_int_equal(row.zero_groups, 0);
+    assert_null(k3_cast_row_check(&row));
 }
 
 /* The row of a cast with so many decibels. */
@@ -168,8 +242,9 @@ static void test_decibels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_bad_sums),   cmocka_unit_test(test_low),
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_bad_sums),    cmocka_unit_test(test_bad_kinds),
+        cmocka_unit_test(test_zero_tensor), cmocka_unit_test(test_low),
         cmocka_unit_test(test_decibels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define POLICY_BYTES_MAX (1u << 20) /* 64 patterns take 10 KB */
 #define POLICIES_BYTES   256u       /* of advice, beside the layouts in one sentence */
@@ -45,7 +46,21 @@ static int load_policy(const char *path, char **text, size_t *bytes, struct k3_e
 {
     struct k3_dir dir = {.fd = -1};
     const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    size_t folder_bytes = slash ? (size_t)(slash - path) : 0;
+    while (folder_bytes > 1 && path[folder_bytes - 1] == '/')
+        folder_bytes--;
+    struct stat stat_;
+    if (!stat(path, &stat_) && !S_ISREG(stat_.st_mode)) /* a pipe would be waited for */
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant %s: not a regular file; wanted one that holds a policy, like "
+                       "{\"experts\": \"nvfp4\"}",
+                       path);
+    if (!stat(path, &stat_) && (uint64_t)stat_.st_size > POLICY_BYTES_MAX)
+        return k3_fail(err, K3_EUSAGE,
+                       "--quant %s: %llu bytes, a policy has at most %u; wanted one like "
+                       "{\"experts\": \"nvfp4\"}",
+                       path, (unsigned long long)stat_.st_size, POLICY_BYTES_MAX);
+    char *folder = !slash ? strdup(".") : strndup(path, folder_bytes ? folder_bytes : 1);
     if (!folder)
         return k3_fail(err, K3_ENOMEM, "no memory for the policy of %s", path);
     int rc = k3_dir_open(folder, false, &dir, err);

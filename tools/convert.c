@@ -307,7 +307,7 @@ static int settle(struct k3_convert *convert, const struct k3_convert_options *o
     if (report->was_finished) {
         rc = k3_job_check_finished(job, err);
         if (!rc)
-            rc = k3_casts_of_set(&job->outs[0], plan, &report->casts, err);
+            rc = k3_casts_of_set(job, plan, &report->casts, err);
         return rc ? rc : k3_job_clear_partial(job, err);
     }
     if (state == K3_JOB_OTHER && !options->force) {

@@ -54,6 +54,13 @@ struct report {
 
 static int no_report(const struct report *report, struct k3_err *err)
 {
+    static const char begin[] = "{\"format\":\"k3-cast-report\"";
+    if (strncmp(report->text, begin,
+                report->bytes < sizeof begin - 1 ? report->bytes : sizeof begin - 1))
+        return k3_fail_at(err, K3_EFORMAT, report->name, -1,
+                          "%s: no report of casts: it does not begin as one, so it is another "
+                          "program's file of that name; read it with any JSON reader",
+                          report->name);
     return k3_fail_at(err, K3_EFORMAT, report->name, -1,
                       "%s: no report of casts as FORMAT.md 4.9 says, or cut or damaged: restore it "
                       "from a copy of the set, or convert again with --force",

@@ -5,6 +5,7 @@
  * Invariant: every place is shown: a tensor of a set lies in as many parts as ranks hold it. */
 #include "inspect.h"
 
+#include "cast_report.h"
 #include "ckpt.h"
 #include "inspect_casts.h"
 #include "stop.h"
@@ -325,6 +326,12 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     struct stat stat_;
     if (stat(path, &stat_))
         return k3_fail_path(err, errno, path, "be found");
+    const char *slash = strrchr(path, '/');
+    if (!strcmp(slash ? slash + 1 : path, K3_CAST_REPORT_NAME))
+        return k3_fail(err, K3_EUSAGE,
+                       "%s: the report of a set's casts, no tensors are in it: `k3-shard inspect "
+                       "%.*s --tensor %s` says what became of one",
+                       path, slash ? (int)(slash - path) : 1, slash ? path : ".", name);
     if (!k3_doc_add_string(root, "tensor", name))
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     search.places = k3_doc_add_array(root, "places");

@@ -29,6 +29,8 @@ struct part_source {
     uint64_t digest_offset; /* in the record file */
 };
 
+#define ITEM_NONE UINT32_MAX
+
 struct seal {
     struct k3_job *job;
     struct k3_plan *plan; /* owned */
@@ -37,6 +39,7 @@ struct seal {
     struct k3_manifest manifest; /* filled as records are read; entries owned by it */
     struct used_record *records;
     struct k3_cast_range *casts; /* one for each of records */
+    uint32_t *items;             /* of each part; ITEM_NONE: no record has it */
     struct k3_cast_summary *summary;
     struct part_source *sources_of; /* [rank * part_count + part] */
     uint8_t *have;                  /* the same index: 1 when a record has the part */
@@ -79,14 +82,47 @@ static int decode_plan(struct seal *seal, const char *text, size_t bytes, struct
     seal->have = calloc(cells, 1);
     seal->parts = calloc(cells, sizeof *seal->parts);
     seal->manifest.plan_text = malloc(bytes + 1);
-    if (!seal->sources_of || !seal->have || !seal->parts || !seal->manifest.plan_text)
+    seal->items = malloc(seal->part_count * sizeof *seal->items);
+    if (!seal->sources_of || !seal->have || !seal->parts || !seal->items ||
+        !seal->manifest.plan_text)
         return no_memory(err);
+    for (uint32_t part = 0; part < seal->part_count; part++)
+        seal->items[part] = ITEM_NONE;
     memcpy(seal->manifest.plan_text, text, bytes);
     seal->manifest.plan_text[bytes] = 0;
     seal->manifest.plan_bytes = bytes;
     memcpy(seal->manifest.plan_digest, seal->job->plan_digest, K3_DIGEST_BYTES);
     seal->manifest.tool = strdup(seal->job->tool);
     return seal->manifest.tool ? 0 : no_memory(err);
+}
+
+static int fail_items(const struct seal *seal, uint32_t part, struct k3_err *err)
+{
+    char name[K3_STAGED_NAME_BYTES];
+    k3_record_name(seal->items[part], name);
+    return k3_fail_at(
+        err, K3_ECORRUPT, name, -1,
+        "%s/%s: part %u: wanted records that are numbered by their lowest parts, each "
+        "part in one: begin again with convert --force",
+        seal->job->partials[0].path, name, part);
+}
+
+/* The lines of the report are in the order of items, which are numbered by their lowest parts: in
+ * the order of parts an item that is met first is beyond all before. */
+static int check_items(const struct seal *seal, struct k3_err *err)
+{
+    uint32_t next = 0;
+    for (uint32_t part = 0; part < seal->part_count; part++) {
+        const uint32_t item = seal->items[part];
+        bool is_known = item == ITEM_NONE;
+        for (uint32_t p = 0; p < part && item < next && !is_known; p++)
+            is_known = seal->items[p] == item;
+        if (item < next && !is_known)
+            return fail_items(seal, part, err);
+        if (!is_known)
+            next = item + 1;
+    }
+    return 0;
 }
 
 /* Take over the entries of a list: names move to the manifest. */
@@ -129,6 +165,9 @@ static int take_record(struct seal *seal, struct k3_record *record, uint64_t hea
                               "%s/%s: part %u of rank %u is not in the plan, or in two records: "
                               "begin again with convert --force",
                               seal->job->partials[0].path, grown[n].name, part->part, part->rank);
+        if (seal->items[part->part] != ITEM_NONE && seal->items[part->part] != record->item)
+            return fail_items(seal, part->part, err);
+        seal->items[part->part] = record->item;
         seal->have[cell] = 1;
         seal->parts[cell] = *part;
         seal->sources_of[cell] = (struct part_source){n, at};
@@ -412,6 +451,7 @@ static int publish_casts(struct seal *seal, struct k3_err *err)
                                         .plan = seal->plan,
                                         .ranges = seal->casts,
                                         .range_count = seal->record_count,
+                                        .items = seal->items,
                                         .token = seal->file_token,
                                         .summary = seal->summary};
     if (k3_policy_is_verbatim(&seal->plan->policy))
@@ -473,6 +513,8 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
     if (!rc)
         rc = check_sources(&seal, err); /* before anything is moved */
     if (!rc)
+        rc = check_items(&seal, err);
+    if (!rc)
         rc = check_heads(&seal, err);
     if (!rc)
         rc = k3_job_check_held(job, err);
@@ -486,6 +528,7 @@ int k3_seal(struct k3_job *job, const char *plan_text, size_t plan_bytes,
     k3_plan_close(seal.plan);
     free(seal.records);
     free(seal.casts);
+    free(seal.items);
     free(seal.sources_of);
     free(seal.have);
     free(seal.parts);

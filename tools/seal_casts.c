@@ -3,10 +3,11 @@
  * Threads: one.
  * Errors: K3_EIO, K3_ECORRUPT, K3_ENOMEM.
  * Invariants: items ascending, casts of an item by slot, so the bytes do not depend on workers or
- * on what was resumed; the file appears whole or not at all. */
+ * on what was resumed; the file appears whole or not at all, and only where it was read back. */
 #include "seal_casts.h"
 
 #include "cast_held.h"
+#include "cast_report_read.h"
 #include "sha256.h"
 
 #include <stdio.h>
@@ -104,6 +105,50 @@ static int write_report(const struct k3_casts_seal *seal, struct report_out *out
     return rc ? rc : k3_file_sync(out->fd, K3_CAST_REPORT_NAME, err);
 }
 
+static int misread(const struct k3_casts_seal *seal, int64_t offset, const char *what,
+                   struct k3_err *err)
+{
+    return k3_fail_at(err, K3_EIO, K3_CAST_REPORT_NAME, offset,
+                      "%s/" K3_CAST_REPORT_NAME
+                      ": what was read back of it is not what was written (%s): nothing is "
+                      "published; check this disk and this machine's memory, then run again; if it "
+                      "fails at the same place, it is a bug of the program: report it",
+                      seal->job->outs[0].path, what);
+}
+
+/* What no reader would take must not get into a manifest. */
+static int read_back(const struct k3_casts_seal *seal, const char *temporary,
+                     const struct k3_file_entry *entry, struct report_out *out, struct k3_err *err)
+{
+    struct k3_cast_report report = {.plan = seal->plan,
+                                    .ranks = &seal->job->ranks,
+                                    .items = seal->items,
+                                    .file = K3_CAST_REPORT_NAME};
+    struct k3_cast_summary summary;
+    struct k3_cast_row *rows = NULL;
+    uint8_t digest[K3_DIGEST_BYTES];
+    uint32_t count = 0;
+    struct k3_err inner;
+    char *text = NULL;
+    k3_err_init(&inner);
+    int rc = k3_file_load(&seal->job->partials[0], temporary, K3_CAST_REPORT_BYTES_MAX, &text,
+                          &report.bytes, err);
+    if (rc)
+        return rc;
+    report.text = text;
+    rc = k3_cast_report_decode(&report, &summary, &rows, &count, &inner);
+    k3_sha256_of(out->sha, text, report.bytes, digest);
+    if (rc == K3_ENOMEM)
+        rc = k3_fail_as(err, &inner);
+    else if (rc)
+        rc = misread(seal, inner.offset, inner.text, err);
+    else if (memcmp(digest, entry->sha256, sizeof digest))
+        rc = misread(seal, -1, "its SHA-256 is another", err);
+    free(rows);
+    free(text);
+    return rc;
+}
+
 int k3_casts_publish(const struct k3_casts_seal *seal, struct k3_file_entry *entry,
                      struct k3_err *err)
 {
@@ -123,13 +168,16 @@ int k3_casts_publish(const struct k3_casts_seal *seal, struct k3_file_entry *ent
         int closed = k3_file_close(out.fd, K3_CAST_REPORT_NAME, err);
         rc = rc ? rc : closed;
     }
+    if (!rc) {
+        entry->bytes = out.bytes;
+        k3_sha256_final(out.sha, entry->sha256);
+        rc = read_back(seal, temporary, entry, &out, err);
+    }
     if (!rc)
         rc = k3_file_rename(partial, temporary, dir, K3_CAST_REPORT_NAME, err);
     if (!rc)
         rc = k3_dir_sync(dir, err);
     if (!rc) {
-        entry->bytes = out.bytes;
-        k3_sha256_final(out.sha, entry->sha256);
         entry->name = strdup(K3_CAST_REPORT_NAME);
         rc = entry->name ? 0 : k3_fail(err, K3_ENOMEM, "no memory to seal the set");
     }

@@ -15,13 +15,14 @@ struct k3_casts_seal {
     const struct k3_plan *plan;
     struct k3_cast_range *ranges; /* sorted here, by item */
     uint32_t range_count;
-    const char *token; /* of the staged name */
+    const uint32_t *items; /* of each part, as the records have it */
+    const char *token;     /* of the staged name */
     struct k3_cast_summary *summary;
 };
 
-/* Write and publish the file, item by item, and fill its entry for the manifest (name: malloc).
- * Memory: one item's casts.  Fails: K3_EIO, K3_ECORRUPT (casts that are not of the plan),
- * K3_ENOMEM. */
+/* Write the file, item by item, read it back, publish it, and fill its entry for the manifest
+ * (name: malloc).  Memory: the file, and its casts.  Fails: K3_EIO (what was read back too),
+ * K3_ECORRUPT (casts that are not of the plan), K3_ENOMEM. */
 int k3_casts_publish(const struct k3_casts_seal *seal, struct k3_file_entry *entry,
                      struct k3_err *err);
 

@@ -4,7 +4,7 @@
  * Threads: the main thread.
  * Errors: K3_ECORRUPT, K3_EFORMAT, K3_EIO, K3_ENOMEM.
  * Invariant: headers alone are read, no data: that the data are whole is for verify to say. */
-#include "cast_again.h"
+#include "ckpt.h"
 #include "job.h"
 #include "set_casts.h"
 
@@ -73,21 +73,31 @@ int k3_seal_check_head(const struct k3_dir *dir, const char *name, const struct 
     return rc;
 }
 
+/* Its lines are in the order of items, which the source headers tell. */
+static int check_report(const struct k3_set *set, struct k3_cast_summary *casts, struct k3_err *err)
+{
+    struct k3_ckpt *ckpt = NULL;
+    bool found;
+    if (k3_policy_is_verbatim(&set->plan->policy))
+        return 0;
+    int rc = k3_ckpt_open_set(set, &ckpt, err);
+    if (!rc)
+        rc = k3_set_check_report(set, ckpt->plan, &found, casts, err);
+    k3_ckpt_close(ckpt);
+    return rc;
+}
+
 int k3_seal_check(const char *const *dirs, uint32_t dir_count, struct k3_cast_summary *casts,
                   struct k3_err *err)
 {
     struct k3_set *set = NULL;
-    uint32_t cast_count;
-    bool has_report = false;
     int rc = k3_set_open(dirs, dir_count, &set, err);
     if (rc)
         return rc;
     for (uint32_t r = 0; r < set->manifest.rank_count && !rc; r++)
         rc = check_rank(set, &set->manifest.ranks[r], err);
     if (!rc)
-        rc = k3_set_check_report(set, &has_report, &cast_count, err);
-    if (!rc && has_report)
-        rc = k3_casts_of_set(&set->dirs[set->manifest_dir], set->plan, casts, err);
+        rc = check_report(set, casts, err);
     k3_set_close(set);
     return rc;
 }

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REPORT_BYTES_MAX (1ull << 30) /* FORMAT.md 1: a copied file */
-
 /* All parts of all ranks of the set, in one list. */
 static int list_parts(const struct k3_set *set, struct k3_part_entry **list,
                       struct k3_cast_parts *parts, struct k3_err *err)
@@ -130,34 +128,43 @@ int k3_set_report_load(const struct k3_set *set, struct k3_cast_report *report, 
                           "%s: missing, though the manifest lists it: restore it from a copy of "
                           "the set, or convert again with --force",
                           path);
-    int rc = k3_file_load(dir, K3_CAST_REPORT_NAME, REPORT_BYTES_MAX, text, &report->bytes, err);
+    int rc = k3_file_load(dir, K3_CAST_REPORT_NAME, K3_CAST_REPORT_BYTES_MAX, text, &report->bytes,
+                          err);
     report->text = *text;
     return rc;
 }
 
-int k3_set_check_report(const struct k3_set *set, bool *found, uint32_t *count, struct k3_err *err)
+int k3_set_check_report(const struct k3_set *set, const struct k3_plan *plan, bool *found,
+                        struct k3_cast_summary *casts, struct k3_err *err)
 {
     char path[K3_ERR_TEXT_BYTES / 2];
     struct k3_cast_report report;
     struct k3_cast_row *rows = NULL;
     struct k3_part_entry *list = NULL;
     struct k3_cast_parts parts;
+    uint32_t *items = NULL;
+    uint32_t count = 0;
     char *text = NULL;
-    *count = 0;
+    k3_cast_summary_init(casts);
     int rc = k3_set_report_load(set, &report, &text, path, err);
     *found = text != NULL;
-    if (!rc && text)
-        rc = k3_cast_report_decode(&report, &rows, count, err);
-    if (!rc && text)
+    if (rc || !text)
+        return rc;
+    rc = k3_plan_part_items(plan, &items, err);
+    report.items = items;
+    if (!rc)
+        rc = k3_cast_report_decode(&report, casts, &rows, &count, err);
+    if (!rc)
         rc = list_parts(set, &list, &parts, err);
-    if (!rc && text) {
-        const struct k3_cast_list casts = {
+    if (!rc) {
+        const struct k3_cast_list found_casts = {
             .rows = rows,
-            .count = *count,
+            .count = count,
             .file = path,
             .next = "restore it from a copy of the set, or convert again with --force"};
-        rc = k3_cast_check(&parts, &casts, err);
+        rc = k3_cast_check(&parts, &found_casts, err);
     }
+    free(items);
     free(list);
     free(rows);
     free(text);

@@ -32,8 +32,10 @@ bool k3_cast_sums_add(struct k3_doc *root, const struct k3_cast_sums *sums);
 int k3_set_report_load(const struct k3_set *set, struct k3_cast_report *report, char **text,
                        char path[K3_ERR_TEXT_BYTES / 2], struct k3_err *err);
 
-/* The report is of this set, and has every matrix that was cast; *count of them, *found false where
- * there is none.  Fails: K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
-int k3_set_check_report(const struct k3_set *set, bool *found, uint32_t *count, struct k3_err *err);
+/* The report is of this set, and has every matrix that was cast; their sums into casts, *found
+ * false where there is none.  plan: that of the set, but made of the source headers, which tell the
+ * items that the lines are sorted by.  Fails: K3_ECORRUPT, K3_EIO, K3_ENOMEM. */
+int k3_set_check_report(const struct k3_set *set, const struct k3_plan *plan, bool *found,
+                        struct k3_cast_summary *casts, struct k3_err *err);
 
 #endif

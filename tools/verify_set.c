@@ -344,17 +344,19 @@ static int rebuild_plan(struct k3_set_check *check, struct k3_err *err)
 }
 
 /* The report of the casts tells of all that the policy casts. */
-static int check_report(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
+static int check_report(struct k3_set_check *check, struct k3_err *err)
 {
+    struct k3_verify *verify = check->verify;
+    const struct k3_set *set = check->set;
+    struct k3_cast_summary casts;
     struct k3_err inner;
-    uint32_t count = 0;
     bool found = false;
     if (k3_policy_is_verbatim(&set->plan->policy) || verify->quick)
         return 0;
     k3_err_init(&inner);
-    int rc = k3_set_check_report(set, &found, &count, &inner);
+    int rc = k3_set_check_report(set, check->ckpt->plan, &found, &casts, &inner);
     if (!rc && found)
-        k3_verify_checked(verify, "report of %s casts", k3_count_text(count).s);
+        k3_verify_checked(verify, "report of %s casts", k3_count_text(casts.tensor_count).s);
     else if (!rc)
         k3_problems_add(&verify->notices, "the set has no report of its casts: nothing tells how "
                                           "well its values were kept");
@@ -373,7 +375,7 @@ static int check_set(struct k3_verify *verify, const struct k3_set *set, struct 
     if (!rc && verify->problems.count == before)
         rc = rebuild_plan(check, err);
     if (!rc && verify->problems.count == before)
-        rc = check_report(verify, set, err);
+        rc = check_report(check, err);
     if (!rc)
         rc = add_ranks(check, err);
     if (!rc)

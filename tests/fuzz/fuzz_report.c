@@ -22,6 +22,7 @@
 static struct k3_plan *plan;
 static struct k3_ranks ranks;
 static struct k3_part_entry parts[PART_MAX];
+static uint32_t items[PART_MAX]; /* each part is one */
 
 static void make_plan(void)
 {
@@ -50,7 +51,7 @@ static void make_plan(void)
     FUZZ_CHECK(k3_plan_open(&config, &layout, &policy, &plan, &err) == 0);
     FUZZ_CHECK(k3_config_part_count(&config) <= PART_MAX);
     for (uint32_t p = 0; p < k3_config_part_count(&config); p++)
-        parts[p].part = p;
+        parts[p].part = items[p] = p;
     k3_ranks_fill(&ranks, 1);
     k3_doc_free(root);
     k3_text_fini(&text);
@@ -77,6 +78,7 @@ static void check_row(const struct k3_cast_report *report, const struct k3_cast_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
+    struct k3_cast_summary summary;
     struct k3_cast_row *rows;
     struct k3_text text;
     struct k3_err err;
@@ -87,9 +89,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     k3_text_put(&text, (const char *)data, bytes);
     /* A block of its own: what is read behind it is seen. */
     char *copy = fuzz_string((const uint8_t *)text.data, text.bytes);
-    const struct k3_cast_report report = {plan, &ranks, "report", copy, text.bytes};
+    const struct k3_cast_report report = {.plan = plan,
+                                          .ranks = &ranks,
+                                          .items = items,
+                                          .file = "report",
+                                          .text = copy,
+                                          .bytes = text.bytes};
     k3_err_init(&err);
-    int rc = k3_cast_report_decode(&report, &rows, &count, &err);
+    int rc = k3_cast_report_decode(&report, &summary, &rows, &count, &err);
     fuzz_check_err(rc, &err, text.bytes);
     FUZZ_CHECK(rc == 0 || (rc == K3_ECORRUPT && !rows && !count));
     for (uint32_t i = 0; i < count; i++) {

@@ -113,6 +113,23 @@ def check_records(suite, tool, ckpt, where):
     suite.check(done.code == 0 and tool.run("verify", out).code == 0, "the advice works", done)
 
 
+def check_numbers(suite, tool, ckpt, where):
+    """Records that tell each other's items: the lines of the report would change places."""
+    out = os.path.join(where, "numbers")
+    for worker in "01":
+        tool.run("convert", ckpt, "--out", out, *QUANT, "--worker", worker, "--workers", "2", "--quiet")
+    paths = [os.path.join(out, PARTIAL, f"item-{item}.record") for item in (1, 2)]
+    records = [read_record(path) for path in paths]
+    for path, (head, units, rows), item in zip(paths, records[::-1], (1, 2)):
+        write_record(path, head | {"item": item}, units, rows)
+        os.utime(path)  # a record is younger than its files
+    before = files_of(out)
+    done = tool.run("seal", "--out", out)
+    suite.check(done.code == 3 and "item-1.record: part 2: wanted records that are numbered by their "
+                "lowest parts" in done.err and files_of(out) == before,
+                "seal: records that tell each other's items", done)
+
+
 # ---- reports and manifests of finished sets ----
 
 REPORT = "k3-cast-report.json"
@@ -170,6 +187,38 @@ def once(text, a, b):
     return text.replace(a, b, 1)
 
 
+def lines_of(text):
+    """Beginning, lines without commas, end."""
+    rest, end = text.split(b"\n],", 1)
+    begin, *lines = rest.split(b"\n")
+    return begin + b"\n", [x.rstrip(b",") for x in lines], b"\n]," + end
+
+
+def with_lines(text, lines):
+    begin, _, end = lines_of(text)
+    return begin + b",\n".join(lines) + end
+
+
+def swapped(text, a, b):
+    return text.replace(a, b"\0").replace(b, a).replace(b"\0", b)
+
+
+def layer_of(line):
+    return int(line.split(b".layers.")[1].split(b".")[0])
+
+
+def turned_items(text):
+    """An item is a layer here."""
+    lines = lines_of(text)[1]
+    return with_lines(text, [x for x in lines if layer_of(x) == 2] +
+                      [x for x in lines if layer_of(x) != 2])
+
+
+def by_slot(text):
+    """As if all were one item: experts of all layers first."""
+    return with_lines(text, sorted(lines_of(text)[1], key=lambda x: b".experts." not in x))
+
+
 def check_reports(suite, tool, ckpt, where):
     """Reports that are listed as they are, and tell something else than the set holds."""
     good, other, third, bad = (os.path.join(where, n) for n in ("good", "other", "third", "bad"))
@@ -192,7 +241,12 @@ def check_reports(suite, tool, ckpt, where):
         ("of another policy's name", once(text, b"experts=nvfp4", b"experts=mxfp8"),
          "its policy or its ranks"),
         ("without its first line", without_line(text, 1), "its totals are not the sums"),
-        ("with a line twice", text.replace(first, first + b"\n" + first), "its totals"),
+        ("with a line twice", text.replace(first, first + b"\n" + first), "has two lines"),
+        ("with two lines of an item in another order", swapped(text, first, second),
+         "stands behind one that it should come before"),
+        ("with two items in another order", turned_items(text),
+         "stands behind one that it should come before"),
+        ("with all lines by slot", by_slot(text), "stands behind one that it should come before"),
         ("with a decibel more", once(text, b'"sqnr_db":3', b'"sqnr_db":4'),
          "does not follow from its own figures"),
         ("with values that are not those of the matrix",
@@ -221,7 +275,8 @@ def check_reports(suite, tool, ckpt, where):
         suite.check(forged != text, f"a report {name} is another")
         shutil.copytree(good, bad)
         put_report(bad, forged)
-        for command in (["verify", bad], ["seal", "--out", bad]):
+        for command in (["verify", bad], ["seal", "--out", bad],
+                        ["convert", ckpt, "--out", bad, *QUANT, "--quiet"]):
             done = tool.run(*command)
             suite.check(done.code == 3 and wanted in done.err and REPORT in done.err and
                         "convert again with --force" in done.err,
@@ -327,6 +382,7 @@ def main():
         suite.check(done.code == 0, "synth", done)
         check_records(suite, tool, ckpt, where)
         check_sums(suite, tool, ckpt, where)
+        check_numbers(suite, tool, ckpt, where)
         check_reports(suite, tool, ckpt, where)
         check_missing(suite, tool, ckpt, where)
         check_plans(suite, tool, ckpt, where)

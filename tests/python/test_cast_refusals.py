@@ -289,6 +289,30 @@ def check_globals(bench):
     bench.source.poke(raised, 5, was)
 
 
+def check_ends(bench):
+    """The largest values that MXFP4 has, and a matrix of zeros in a format of one scale."""
+    large, zero = EXPERT + "w2", LAYER + "self_attn.o_proj.weight"
+    was = {}
+    for name, byte in ((large + ".weight_packed", b"\x77"), (large + ".weight_scale", b"\xfe"),
+                       (zero, b"\0")):
+        was[name] = bench.source.poke(name, 0, byte * bench.source.places[name][2])
+    out = bench.fresh()
+    done = bench.convert(out, "experts=mxfp8,attention=fp8-tensor")
+    lines = {}
+    if done.code == 0:
+        with open(os.path.join(out, "k3-cast-report.json"), encoding="ascii") as f:
+            lines = {line["tensor"]: line for line in json.load(f)["tensors"]}
+    line = lines.get(large + ".weight_packed", {})
+    bench.suite.check(line.get("lossless") and line["sum_x2"] == line["values"] * 36 * 2.0 ** 254 and
+                      bench.tool.run("verify", out).code == 0, "experts of 6 * 2^127 alone", done)
+    found = {t: (x.get("zero_groups", 0), x["groups"]) for t, x in lines.items() if "self_attn" in t}
+    bench.suite.check(found.pop(zero, None) == (2, 2) and found and
+                      not any(zeros for zeros, _ in found.values()),
+                      "fp8-tensor: the group of each slice of a matrix of zeros is zero", found)
+    for name, data in was.items():
+        bench.source.poke(name, 0, data)
+
+
 def main():
     options = parser(__doc__).parse_args()
     suite, tool = Suite(), tool_of(options)
@@ -298,6 +322,7 @@ def main():
             check_window(bench, policy)
         check_not_a_number(bench)
         check_globals(bench)
+        check_ends(bench)
     return suite.finish()
 
 

@@ -13,7 +13,7 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from k3test import Suite, difference, files_of, parser, scratch, tool_of  # noqa: E402
+from k3test import Suite, Tool, difference, files_of, parser, scratch, tool_of  # noqa: E402
 
 REPORT = "k3-cast-report.json"
 LAYER = "language_model.model.layers."
@@ -301,6 +301,33 @@ def check_same(suite, tool, ckpt, where):
     return single
 
 
+def check_read_back(suite, tool, ckpt, where):
+    """A bit of what seal writes turns over: it publishes no report that readers would refuse."""
+    whole, out, trace = (os.path.join(where, n) for n in ("staged", "flipped", "trace"))
+    tool = Tool(tool.k3, os.path.join(os.path.dirname(tool.shim), "shim_fault.so"))
+    convert(tool, ckpt, whole, "--worker", "0", "--workers", "1")
+    shutil.copytree(whole, out)
+    tool.run("seal", "--out", out, shim={"FAULT_COUNT": trace})
+    with open(trace, encoding="ascii") as f:
+        count = sum(line.startswith("write ") for line in f)
+    refused, wrong = 0, []
+    for number in range(1, count + 1):
+        shutil.rmtree(out)
+        shutil.copytree(whole, out)
+        fault = {"FAULT_CLASS": "write", "FAULT_AT": number, "FAULT_KIND": "FLIP"}
+        done = tool.run("seal", "--out", out, shim=fault)
+        verified = tool.run("verify", out, "--quiet") if done.code == 0 else None
+        if verified and REPORT not in verified.err:
+            continue  # in another file
+        refused += 1
+        if (done.code != 1 or f"{out}/{REPORT}: what was read back of it is not what was written" not in
+                done.err or {REPORT, "k3-shards.json"} & set(os.listdir(out)) or
+                tool.run("seal", "--out", out).code or tool.run("verify", out, "--quiet").code):
+            wrong.append((f"write {number} of {count}", done))
+    suite.check(refused > 0, f"{refused} of {count} writes are of the report")
+    suite.group("a flipped bit of the report, then seal again", refused, wrong)
+
+
 def check_resumed(suite, tool, ckpt, where):
     """What a resumed run says is of the whole set, not of what was left to do."""
     out = os.path.join(where, "resumed")
@@ -402,6 +429,7 @@ def main():
         check_figures(suite, tool, ckpt, where)
         check_flags(suite, tool, ckpt, where)
         single = check_same(suite, tool, ckpt, where)
+        check_read_back(suite, tool, ckpt, where)
         check_resumed(suite, tool, ckpt, where)
         check_touched(suite, tool, ckpt, where)
         if single:

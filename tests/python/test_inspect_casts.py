@@ -161,6 +161,14 @@ def check_report(suite, tool, out, report):
         if done.code != 3 or "no report of casts" not in done.err:
             wrong.append((cut, done))
     suite.group("a report that is cut is said to be", len(cuts), wrong)
+    with open(elsewhere, "wb") as f:
+        f.write(b'{"mine":1}')
+    done = tool.run("inspect", elsewhere)
+    suite.check(done.code == 3 and "another program's file of that name" in done.err,
+                "a file of that name that is no report", done)
+    done = tool.run("inspect", path, "--tensor", LOW)
+    suite.check(done.code == 2 and f"`k3-shard inspect {out} --tensor {LOW}`" in done.err,
+                "a tensor of a report: the command that shows it", done)
     os.remove(elsewhere)
     for command in ("inspect", "verify"):
         for name in ("config.json",) + (() if command == "inspect" else (REPORT,)):
@@ -223,6 +231,24 @@ def check_unfinished(suite, tool, ckpt, where):
                 "a plan.json that is cut is said to be", done)
 
 
+def check_policy_files(suite, tool, ckpt, where):
+    """What --quant FILE.json must not wait for, or load."""
+    paths = {n: os.path.join(where, n + ".json") for n in ("folder", "pipe", "large")}
+    os.mkdir(paths["folder"])
+    os.mkfifo(paths["pipe"])
+    with open(paths["large"], "wb") as f:
+        f.truncate((1 << 20) + 1)
+    for name, path in paths.items():
+        done = tool.run("plan", ckpt, "--tp", "2", "--quant", path)
+        wanted = "a policy has at most 1048576" if name == "large" else "not a regular file"
+        suite.check(done.code == 2 and f"--quant {path}: " in done.err and wanted in done.err,
+                    f"--quant {name}", done)
+    done = tool.run("plan", ckpt, "--tp", "2", "--quant", "/dev/null/.json")
+    suite.check(done.code == 1 and "//" not in done.err, "no file", done)
+    done = tool.run("plan", ckpt, "--tp", "2", "--quant", where + "//none.json")
+    suite.check(done.code == 1 and f"{where}/none.json" in done.err, "two slashes", done)
+
+
 def check_verbatim(suite, tool, ckpt, where):
     out = os.path.join(where, "verbatim")
     tool.run("convert", ckpt, "--out", out, "--tp", "2", "--quiet")
@@ -252,6 +278,7 @@ def main():
         check_report(suite, tool, out, report)
         check_unsound(suite, tool, out, where)
         check_unfinished(suite, tool, ckpt, where)
+        check_policy_files(suite, tool, ckpt, where)
         check_verbatim(suite, tool, ckpt, where)
     return suite.finish()
 
