@@ -108,10 +108,14 @@ static int fail_items(const struct seal *seal, uint32_t part, struct k3_err *err
 }
 
 /* The lines of the report are in the order of items, which are numbered by their lowest parts: in
- * the order of parts an item that is met first is beyond all before. */
+ * the order of parts an item that is met first is beyond all before.  Of a partial set the lowest
+ * part of an item may belong to a rank that is not there: then its parts tell nothing. */
 static int check_items(const struct seal *seal, struct k3_err *err)
 {
     uint32_t next = 0;
+    for (uint32_t rank = 0; rank < seal->world; rank++)
+        if (!k3_ranks_has(&seal->job->ranks, rank))
+            return 0;
     for (uint32_t part = 0; part < seal->part_count; part++) {
         const uint32_t item = seal->items[part];
         bool is_known = item == ITEM_NONE;
