@@ -86,6 +86,7 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
         u32 own = span_magnitude(&work, ROWS_CHUNKS);
         amax = most_u32(amax, own);
         fp8_span(&work, ROWS_CHUNKS, by, ratio(float_of(own << 16), by));
+        MEET_WARP(); /* as above */
     }
     work.counts.refused = amax >= BF16_INF;
     end_work(&work, shared);

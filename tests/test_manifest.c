@@ -109,7 +109,7 @@ static void make_record(struct set *s)
         units += part->bytes / UNIT * K3_DIGEST_BYTES;
     }
     s->casts[0] = (struct k3_cast_row){3, K3_Q_MXFP4, K3_Q_NVFP4, 2.5, 0, 0, 64, 4, 1, 0, 0};
-    s->casts[1] = (struct k3_cast_row){9, K3_Q_BF16, K3_Q_MXFP8, 8, 0.25, 0.5, 64, 2, 0, 1, 0};
+    s->casts[1] = (struct k3_cast_row){9, K3_Q_BF16, K3_Q_MXFP4, 8, 0.25, 0.5, 64, 2, 0, 1, 0};
     s->record = (struct k3_record){.casts = s->casts,
                                    .cast_count = 2,
                                    .files = s->files,

@@ -107,7 +107,7 @@ static void defaults_hold(void **state)
     assert_int_equal(o.set, UINT64_C(1) << K3_ID_OUT);
     k3_opts_fini(&o);
     parse_well("k3-shard load d", &o);
-    assert_int_equal(o.staging_bytes, 134217728);
+    assert_int_equal(o.staging_bytes, 67108864);
     assert_int_equal(o.io, K3_OPT_IO_AUTO);
     assert_string_equal(o.device, "host");
     assert_int_equal(o.ranks.count, 0);
