@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* ---- what it cannot reach ---- */
@@ -183,7 +184,10 @@ int k3_job_drop_idle(struct k3_job *job, const struct k3_plan *plan, enum k3_job
     rc = k3_job_state(job, plan, state, found, err);
     if (!rc && *state == K3_JOB_OTHER)
         rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, &has_manifest, err);
-    if (!rc && *state == K3_JOB_OTHER && !has_manifest) {
+    /* The turn is this run's.  Without locks nobody has turns, and none can say that no other run
+     * uses it: then it stays, and is refused. */
+    const bool has_locks = flock(job->outs[0].fd, LOCK_EX | LOCK_NB) == 0;
+    if (!rc && *state == K3_JOB_OTHER && !has_manifest && has_locks) {
         rc = survey_partial(job, 0, &removal, err);
         if (!rc && removal.item_count == 0) {
             rc = k3_job_clear_partial(job, err);

@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import k3ref  # noqa: E402  canonical JSON of a record
-from k3test import Suite, difference, end_of, files_of, mini_ckpt  # noqa: E402
+from k3test import Suite, Tool, difference, end_of, files_of, mini_ckpt  # noqa: E402
 from k3test import PARTIAL, go_on, parser, scratch, tool_of, wait_stopped  # noqa: E402
 
 LAYOUT = ["--tp", "2"]
@@ -158,6 +158,24 @@ def check_places(tool, suite, room, ckpt):
                 "in the first order the finished items are kept", result)
 
 
+def check_without_locks(tool, suite, room, ckpt):
+    """Where the file system has no locks, nobody can say that what another run has just begun is
+    not in use: it stays, and other options are refused.  With locks it makes way."""
+    faulty = Tool(tool.k3, os.path.join(os.path.dirname(tool.shim), "shim_fault.so"))
+    no_locks = {"fault_class": "lock", "fault_at": 1, "fault_from": 1, "fault_kind": "ENOLCK"}
+    out = os.path.join(room, "idle")
+    begun = tool.run("convert", ckpt, "--out", out, *LAYOUT, "--worker", "6", "--workers", "7")
+    suite.check(begun.code == 0, "a worker that has nothing to do", begun)
+    before = files_of(out)
+    other = ["convert", ckpt, "--out", out, "--tp", "4", "--quiet"]
+    refused = faulty.run(*other, shim=no_locks)
+    suite.check(refused.code == 4 and "unfinished conversion" in refused.err,
+                "without locks other options are refused, exit 4", refused)
+    suite.check(not difference(files_of(out), before), "and what was begun stays")
+    taken = faulty.run(*other)
+    suite.check(taken.code == 0, "with locks they are not", taken)
+
+
 def main():
     tool, suite = tool_of_args(), Suite()
     with scratch() as room:
@@ -172,6 +190,7 @@ def main():
         check_places(tool, suite, room, ckpt)
         check_mixed(tool, suite, room, ckpt, golden)
         check_started_together(tool, suite, room, ckpt)
+        check_without_locks(tool, suite, room, ckpt)
     return suite.finish()
 
 
