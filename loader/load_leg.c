@@ -27,7 +27,7 @@ static void choose_lanes(struct k3_load_leg *leg)
 {
     leg->batch_units = K3_LOAD_BATCH_UNITS;
     if (leg->dev_ops->is_host_memory) {
-        leg->lane_count = leg->copy_lane_count = K3_LOAD_HOST_LANE_COUNT;
+        leg->lane_count = leg->copy_lane_count = K3_LOAD_LIKE_LANE_COUNT;
         return;
     }
     leg->lane_count = K3_LOAD_GPU_LANE_COUNT;
@@ -53,7 +53,7 @@ static void choose_sizes(struct k3_load_leg *leg)
     leg->depth = (uint32_t)(count < 2 ? 2 : count > K3_LOAD_DEPTH_MAX ? K3_LOAD_DEPTH_MAX : count);
     leg->chunk_units = K3_LOAD_CHUNK_UNITS;
     if (is_gpu) {
-        leg->lane_count = K3_LOAD_HOST_LANE_COUNT;
+        leg->lane_count = K3_LOAD_LIKE_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
         return;
     }

@@ -19,10 +19,11 @@
 #define K3_LOAD_STAGING_BYTES (64u << 20) /* default: 16 chunks keep one NVMe drive busy */
 #define K3_LOAD_POOL_BYTES    (64u << 20) /* default of a GPU: eight slots of 8 MiB */
 /* Copies of two lanes would share the bus, and each slot be free later; checks of two do not wait
- * for each other's launch.  (Of a device in host memory each lane is a thread that does both.) */
+ * for each other's launch. */
 #define K3_LOAD_COPY_LANE_COUNT 1u
 #define K3_LOAD_GPU_LANE_COUNT  3u
-#define K3_LOAD_HOST_LANE_COUNT 4u
+/* Where nothing is copied, or where a lane is a thread of the host that does both. */
+#define K3_LOAD_LIKE_LANE_COUNT 4u
 /* 64 MiB: a launch takes about 150 us however few units it has, and the bus brings these in 1.2 ms.
  */
 #define K3_LOAD_BATCH_UNITS   128u

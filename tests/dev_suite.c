@@ -289,33 +289,53 @@ static void test_close_drains(void **state)
     free(target);
 }
 
+enum { TURNS = 20, TURN_BYTES = 1 << 18 };
+
+static void wait_count(uint32_t lane, uint64_t op_count)
+{
+    assert_int_equal(ops->copy_wait(dev, lane, op_count, NULL), 0);
+}
+
+static void ask_count(uint32_t lane, uint64_t op_count)
+{
+    bool is_done = false;
+    while (!is_done)
+        assert_int_equal(ops->copy_done(dev, lane, op_count, &is_done, NULL), 0);
+}
+
+/* Pairs of copies on each lane, there and back again: once the first so many are done, their
+ * effects are there. */
+static void check_counts(void (*until_done)(uint32_t lane, uint64_t op_count))
+{
+    uint8_t *source = host_memory((size_t)TURNS * TURN_BYTES, 0);
+    uint8_t *target = host_memory((size_t)TURNS * TURN_BYTES, 0xA5);
+    void *data;
+    for (int i = 0; i < TURNS; i++)
+        memset(source + (size_t)i * TURN_BYTES, i + 1, TURN_BYTES);
+    assert_int_equal(ops->alloc(dev, TURN_BYTES, &data, NULL), 0);
+    for (uint32_t lane = 0; lane < LANE_COUNT; lane++) {
+        memset(target, 0xA5, (size_t)TURNS * TURN_BYTES);
+        until_done(lane, K3_DEV_WAIT_ALL);
+        for (size_t at = 0; at < (size_t)TURNS * TURN_BYTES; at += TURN_BYTES) {
+            begin(lane, data, source + at, TURN_BYTES, K3_COPY_HOST_TO_DEV);
+            begin(lane, target + at, data, TURN_BYTES, K3_COPY_DEV_TO_HOST);
+        }
+        for (uint64_t i = 0; i < TURNS; i++) {
+            until_done(lane, 2 * i + 2);
+            assert_memory_equal(target + i * TURN_BYTES, source + i * TURN_BYTES, TURN_BYTES);
+        }
+        until_done(lane, K3_DEV_WAIT_ALL);
+    }
+    ops->release(dev, data, TURN_BYTES);
+    free(source);
+    free(target);
+}
+
 /* Waiting for the first operations of a lane brings their effects. */
 static void test_wait_counts(void **state)
 {
     (void)state;
-    enum { TURNS = 20, BYTES = 1 << 18 };
-    uint8_t *source = host_memory((size_t)TURNS * BYTES, 0);
-    uint8_t *target = host_memory((size_t)TURNS * BYTES, 0xA5);
-    void *data;
-    for (int i = 0; i < TURNS; i++)
-        memset(source + (size_t)i * BYTES, i + 1, BYTES);
-    assert_int_equal(ops->alloc(dev, BYTES, &data, NULL), 0);
-    for (uint32_t lane = 0; lane < LANE_COUNT; lane++) {
-        memset(target, 0xA5, (size_t)TURNS * BYTES);
-        wait_for(lane);
-        for (int i = 0; i < TURNS; i++) {
-            begin(lane, data, source + (size_t)i * BYTES, BYTES, K3_COPY_HOST_TO_DEV);
-            begin(lane, target + (size_t)i * BYTES, data, BYTES, K3_COPY_DEV_TO_HOST);
-        }
-        for (int i = 0; i < TURNS; i++) {
-            assert_int_equal(ops->copy_wait(dev, lane, 2 * (uint64_t)i + 2, NULL), 0);
-            assert_memory_equal(target + (size_t)i * BYTES, source + (size_t)i * BYTES, BYTES);
-        }
-        wait_for(lane);
-    }
-    ops->release(dev, data, BYTES);
-    free(source);
-    free(target);
+    check_counts(wait_count);
 }
 
 /* Asking is waiting without the wait: once it says done, the effects are there; and it does say so.
@@ -323,32 +343,7 @@ static void test_wait_counts(void **state)
 static void test_ask_counts(void **state)
 {
     (void)state;
-    enum { TURNS = 8, BYTES = 1 << 18 };
-    uint8_t *source = host_memory((size_t)TURNS * BYTES, 0);
-    uint8_t *target = host_memory((size_t)TURNS * BYTES, 0xA5);
-    void *data;
-    bool is_done = false;
-    for (int i = 0; i < TURNS; i++)
-        memset(source + (size_t)i * BYTES, i + 1, BYTES);
-    assert_int_equal(ops->alloc(dev, BYTES, &data, NULL), 0);
-    wait_for(1);
-    assert_int_equal(ops->copy_done(dev, 1, K3_DEV_WAIT_ALL, &is_done, NULL), 0);
-    assert_true(is_done); /* nothing is under way */
-    for (int i = 0; i < TURNS; i++) {
-        begin(1, data, source + (size_t)i * BYTES, BYTES, K3_COPY_HOST_TO_DEV);
-        begin(1, target + (size_t)i * BYTES, data, BYTES, K3_COPY_DEV_TO_HOST);
-    }
-    for (int i = 0; i < TURNS; i++) {
-        do
-            assert_int_equal(ops->copy_done(dev, 1, 2 * (uint64_t)i + 2, &is_done, NULL), 0);
-        while (!is_done);
-        assert_memory_equal(target + (size_t)i * BYTES, source + (size_t)i * BYTES, BYTES);
-    }
-    assert_int_equal(ops->copy_done(dev, 1, K3_DEV_WAIT_ALL, &is_done, NULL), 0);
-    assert_true(is_done);
-    ops->release(dev, data, BYTES);
-    free(source);
-    free(target);
+    check_counts(ask_count);
 }
 
 static void test_misuse(void **state)

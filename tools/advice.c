@@ -50,12 +50,13 @@ static int load_policy(const char *path, char **text, size_t *bytes, struct k3_e
     while (folder_bytes > 1 && path[folder_bytes - 1] == '/')
         folder_bytes--;
     struct stat stat_;
-    if (!stat(path, &stat_) && !S_ISREG(stat_.st_mode)) /* a pipe would be waited for */
+    const bool is_there = !stat(path, &stat_); /* if not, opening it says why */
+    if (is_there && !S_ISREG(stat_.st_mode))   /* a pipe would be waited for */
         return k3_fail(err, K3_EUSAGE,
                        "--quant %s: not a regular file; wanted one that holds a policy, like "
                        "{\"experts\": \"nvfp4\"}",
                        path);
-    if (!stat(path, &stat_) && (uint64_t)stat_.st_size > POLICY_BYTES_MAX)
+    if (is_there && (uint64_t)stat_.st_size > POLICY_BYTES_MAX)
         return k3_fail(err, K3_EUSAGE,
                        "--quant %s: %llu bytes, a policy has at most %u; wanted one like "
                        "{\"experts\": \"nvfp4\"}",
