@@ -54,7 +54,6 @@ INLINE u32 row_magnitude(struct work *work, uint4 *ahead, u32 *turn)
         next_span(work, ROWS_CHUNKS, ahead, *turn, 1);
         amax = most_u32(amax, span_magnitude(work, ROWS_CHUNKS));
         *turn ^= 1;
-        MEET_WARP(); /* before this place is filled again */
         if (work->col == 0)
             return most_u32(amax, EXCHANGE(amax, 1));
         work->col -= step;
@@ -86,7 +85,6 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
         u32 own = span_magnitude(&work, ROWS_CHUNKS);
         amax = most_u32(amax, own);
         fp8_span(&work, ROWS_CHUNKS, by, ratio(float_of(own << 16), by));
-        MEET_WARP(); /* as above */
     }
     work.counts.refused = amax >= BF16_INF;
     end_work(&work, shared);

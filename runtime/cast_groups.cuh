@@ -469,9 +469,9 @@ GROUPED_KERNEL(k3_cast_mxfp4_mse, MXFP4_CLIP, 1, 3)
 GROUPED_KERNEL(k3_cast_mxfp8_mse, MXFP8, 1, 3)
 GROUPED_KERNEL(k3_cast_int4, INT4_G, 0, 5)
 GROUPED_KERNEL(k3_cast_int4_g128, INT4_G128, 0, 4)
-GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 6)
+GROUPED_KERNEL(k3_cast_int8, INT8_G, 0, 4)
 
-KERNEL __launch_bounds__(PAIR_BLOCK, 5) k3_cast_nvfp4(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(PAIR_BLOCK, 6) k3_cast_nvfp4(const struct k3_cast_ask ask)
 {
     __shared__ struct k3_cast_result result;
     __shared__ u32 kept[KEPT_WORDS];

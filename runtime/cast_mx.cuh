@@ -606,7 +606,7 @@ INLINE void write_tile(const struct k3_cast_ask *ask, struct mx_shared *shared,
 
 /* The next tile is on its way while the threads meet and this one is written.  Of three pairs of
  * slots one is in use, one may still be read by who is late, and one is made 0. */
-KERNEL __launch_bounds__(MX_BLOCK, 4) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
+KERNEL __launch_bounds__(MX_BLOCK, 3) k3_cast_mx_fp8_block(const struct k3_cast_ask ask)
 {
     __shared__ struct mx_shared shared;
     __shared__ uint4 codes[2 * TILE_READS * MX_BLOCK];

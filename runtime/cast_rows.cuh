@@ -520,6 +520,7 @@ INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 tur
         read_span(work, chunks);
         return;
     }
+    MEET_WARP(); /* what is filled now may still be read by who is late */
     if (is_asked)
         ask_ahead(&work->stream, chunks, ahead, turn ^ 1);
     end_batch();

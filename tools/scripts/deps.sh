@@ -8,7 +8,7 @@ set -eu
 packages="gcc make libc6-dev libcjson-dev libzstd-dev libssl-dev liburing-dev libcmocka-dev
           zstd fsverity python3"
 if [ "${1:-}" = --ci ]; then
-    packages="$packages clang clang-format clang-tidy cppcheck libclang-rt-dev
+    packages="$packages clang clang-format clang-tidy cppcheck libclang-rt-dev hipcc libamdhip64-dev
               python3-venv python3-pip"
 fi
 

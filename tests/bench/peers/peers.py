@@ -376,6 +376,8 @@ class Bench:
         self.warm_up()
         for number in range(self.options.rounds):
             for place in self.places:
+                if place == "hot" and self.options.no_hot:
+                    continue
                 for i in range(len(jobs)):
                     self.run(jobs[(i + number) % len(jobs)], place, number)
             if number == 0:
@@ -495,6 +497,7 @@ def take_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--set", required=True, metavar="DIR", help="shard set, on a tmpfs")
     parser.add_argument("--cold-dir", metavar="DIR", help="the same set on a disk")
+    parser.add_argument("--no-hot", action="store_true", help="cold runs alone")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--files", type=size_of, default=size_of("12GB"), metavar="SIZE",
                         help="parts of the rank up to this many bytes (default 12GB)")
