@@ -271,11 +271,13 @@ static int parse_entries(const char *text, struct k3_policy *policy, struct k3_e
         size_t bytes = strcspn(at, ",");
         char entry[ENTRY_BYTES];
         const char *equals = memchr(at, '=', bytes);
-        if (!equals || equals == at || equals + 1 == at + bytes || bytes >= sizeof entry ||
-            (at[bytes] && !at[bytes + 1]))
+        if (!equals || equals == at || equals + 1 == at + bytes || bytes >= sizeof entry)
             return k3_fail(err, K3_EUSAGE,
                            "--quant: '%s' is not of the form ROLE=FORMAT or PATTERN=FORMAT",
                            k3_shown(at, bytes, shown));
+        if (at[bytes] && !at[bytes + 1])
+            return k3_fail(err, K3_EUSAGE,
+                           "--quant: no entry follows the last ',': take it away, or give one");
         memcpy(entry, at, bytes);
         entry[bytes] = 0;
         size_t name = (size_t)(equals - at);

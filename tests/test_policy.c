@@ -123,7 +123,7 @@ static void test_bad_texts(void **state)
         {"experts=quarter", "no format; formats are"},
         {"experts=", "not of the form"},
         {"=nvfp4", "not of the form"},
-        {"experts=nvfp4,", "not of the form"},
+        {"experts=nvfp4,", "no entry follows the last ','"},
         {"experts=nvfp4,,head=mxfp8", "not of the form"},
         {"experts=nvfp4,experts=bf16", "given twice"},
         {"nvfp4,experts=bf16,experts=mxfp8", "given twice"},
