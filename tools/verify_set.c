@@ -414,7 +414,7 @@ static void describe(struct k3_verify *verify, const struct k3_set *set)
     k3_text_putf(&verify->subject, ": %s", layout);
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, policy);
+        k3_policy_short_text(&set->plan->policy, policy);
         k3_text_putf(&verify->subject, ", cast %s", policy);
     }
     if (k3_set_is_partial(set))
@@ -436,7 +436,7 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
     k3_layout_put_options(layout, &line);
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, policy);
+        k3_policy_short_text(&set->plan->policy, policy);
         k3_text_putf(&line, " --quant '%s'", policy);
     }
     if (k3_set_is_partial(set)) {
