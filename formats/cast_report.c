@@ -85,7 +85,7 @@ void k3_cast_summary_add(struct k3_cast_summary *summary, const struct k3_plan *
     stats.breach_groups = row->breach_groups;
     k3_qstats_merge(&role->stats, &stats);
     role->formats |= UINT32_C(1) << row->to;
-    role->clipped_formats |= (uint32_t)(row->saturated_groups > 0) << row->to;
+    role->saturated_formats |= (uint32_t)(row->saturated_groups > 0) << row->to;
     role->zero_count += k3_cast_row_is_zero(row);
     role->tensor_count++;
     summary->tensor_count++;
@@ -116,14 +116,14 @@ const char *k3_cast_formats(uint32_t formats, char *text, size_t bytes)
     return text;
 }
 
-const char *k3_cast_clipped_text(uint32_t formats, char *text)
+const char *k3_cast_saturated_text(uint32_t formats, char *text)
 {
     size_t used = 0;
-    for (unsigned fmt = 0; fmt < K3_QFMT_COUNT && used < K3_CAST_CLIPPED_BYTES; fmt++) {
-        const double share = k3_cast_expected_clipped((enum k3_qfmt)fmt);
+    for (unsigned fmt = 0; fmt < K3_QFMT_COUNT && used < K3_CAST_SATURATED_BYTES; fmt++) {
+        const double share = k3_cast_expected_saturated((enum k3_qfmt)fmt);
         if (!(formats >> fmt & 1) || share == 0)
             continue;
-        int n = snprintf(text + used, K3_CAST_CLIPPED_BYTES - used, "%s %.0f %% %sin %s",
+        int n = snprintf(text + used, K3_CAST_SATURATED_BYTES - used, "%s %.0f %% %sin %s",
                          used ? ","
                               : "scales are rounded, and where one came out too small the "
                                 "largest value of its group saturates; expected of about",

@@ -22,8 +22,8 @@ struct k3_cast_role {
     struct k3_qstats stats;     /* of its matrices together */
     struct k3_cast_named worst; /* the least SQNR; of equals the first; none where all are exact */
     uint64_t tensor_count, lossless_count, zero_count, low_count; /* zero: of zeros alone */
-    uint32_t formats;         /* bit of each enum k3_qfmt that its matrices became */
-    uint32_t clipped_formats; /* of those that have clipped groups */
+    uint32_t formats;           /* bit of each enum k3_qfmt that its matrices became */
+    uint32_t saturated_formats; /* of those that have saturated groups */
 };
 
 struct k3_cast_summary {
@@ -46,10 +46,10 @@ void k3_cast_summary_add(struct k3_cast_summary *summary, const struct k3_plan *
 /* Names of a bit set of formats, joined by commas, into text[bytes]; returns text. */
 const char *k3_cast_formats(uint32_t formats, char *text, size_t bytes);
 
-/* Why so many groups of these formats are clipped, into text[K3_CAST_CLIPPED_BYTES]; returns text,
- * NULL where none of the formats clips by design. */
-#define K3_CAST_CLIPPED_BYTES 320u
-const char *k3_cast_clipped_text(uint32_t formats, char *text);
+/* Why so many groups of these formats are saturated, into text[K3_CAST_SATURATED_BYTES]; returns
+ * text, NULL where none of the formats saturates by design. */
+#define K3_CAST_SATURATED_BYTES 320u
+const char *k3_cast_saturated_text(uint32_t formats, char *text);
 
 /* The file in pieces: its beginning, a line for each matrix, its end with the totals. */
 void k3_cast_report_begin(const struct k3_plan *plan, const struct k3_ranks *ranks,

@@ -112,19 +112,19 @@ static const char *check_kinds(const struct k3_cast_row *row)
     const bool has_window = is_mx && to != K3_Q_MXFP8 && to != K3_Q_INT8_G32;
     /* FP8 has a scale that no value is beyond, and so has MXFP8, whose scale is rounded up; codes
      * of MXFP4 that are carried over stay below their largest. */
-    const bool can_clip = !is_mx && to != K3_Q_FP8_TENSOR && to != K3_Q_FP8_CHANNEL &&
-                          to != K3_Q_FP8_BLOCK && to != K3_Q_MXFP8;
+    const bool can_saturate = !is_mx && to != K3_Q_FP8_TENSOR && to != K3_Q_FP8_CHANNEL &&
+                              to != K3_Q_FP8_BLOCK && to != K3_Q_MXFP8;
     if (row->zero_groups > row->group_count || row->saturated_groups > row->group_count ||
         row->breach_groups > row->group_count)
         return "no more groups of a kind than groups";
-    /* A group that clips, or is out of the window, has a value that is not 0. */
+    /* A group that saturates, or is out of the window, has a value that is not 0. */
     if (row->saturated_groups > row->group_count - row->zero_groups ||
         row->breach_groups > row->group_count - row->zero_groups)
-        return "groups that are not zero where they clip or are out of a window";
+        return "groups that are not zero where they saturate or are out of a window";
     if ((row->x2 == 0) != (row->zero_groups == row->group_count))
         return "groups of zeros alone where all values are zero, and nowhere else";
-    if (row->saturated_groups > 0 && !can_clip)
-        return "groups that clip where the cast can clip";
+    if (row->saturated_groups > 0 && !can_saturate)
+        return "saturated groups only where the cast can saturate";
     if (row->breach_groups > 0 && !has_window)
         return "groups out of a window where the cast has one";
     if (row->err2 > 0 && is_mx && row->breach_groups == 0)
@@ -182,7 +182,7 @@ bool k3_cast_row_is_zero(const struct k3_cast_row *row)
     return row->x2 == 0;
 }
 
-double k3_cast_expected_clipped(enum k3_qfmt to)
+double k3_cast_expected_saturated(enum k3_qfmt to)
 {
     /* NVFP4: a scale rounded to E4M3 is too small in half of all cases; the rest are the shares
      * that values of a normal distribution have. */

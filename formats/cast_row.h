@@ -44,9 +44,9 @@ double k3_cast_row_sqnr_db(const struct k3_cast_row *row); /* infinite where los
 /* SQNR that values of a normal distribution have in this cast (docs/QUANTIZATION.md 7); infinite
  * where the cast must be exact. */
 double k3_cast_expected_db(enum k3_qfmt from, enum k3_qfmt to);
-/* The share of groups that clip by design, out of BF16: a scale is rounded, so the largest value
- * may lie beyond what it reaches (docs/QUANTIZATION.md 6); 0: none should. */
-double k3_cast_expected_clipped(enum k3_qfmt to);
+/* The share of groups that saturate by design, out of BF16: a scale is rounded, so the largest
+ * value may lie beyond what it reaches (docs/QUANTIZATION.md 6); 0: none should. */
+double k3_cast_expected_saturated(enum k3_qfmt to);
 
 #define K3_CAST_LOW_DB                                                                             \
     1.5 /* heavy tails cost up to 1.4 dB in most formats; more is worth a look                     \

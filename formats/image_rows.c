@@ -164,8 +164,7 @@ static void copy_dims(const struct k3_config *config, const struct k3_rule *rule
     dims->row_bytes = slice->column_bytes;
 }
 
-/* Columns of a slice of a matrix, as values. */
-static uint64_t value_columns(const struct k3_rule *rule, const struct k3_slice *slice)
+uint64_t k3_slice_columns(const struct k3_rule *rule, const struct k3_slice *slice)
 {
     return rule->flags & K3_RULE_PACKED ? slice->column_bytes * MATRIX_BITS
                                         : slice->column_bytes / 2;
@@ -183,7 +182,7 @@ void k3_row_dims(const struct k3_config *config, const struct k3_row *row,
         return;
     }
     k3_err_init(&ignored);
-    if (k3_qfmt_geometry((enum k3_qfmt)row->fmt, slice->row_count, value_columns(rule, slice),
+    if (k3_qfmt_geometry((enum k3_qfmt)row->fmt, slice->row_count, k3_slice_columns(rule, slice),
                          &geom, &ignored))
         return; /* not reached: k3_policy_check */
     if (row->what == K3_ROW_WEIGHT || row->what == K3_ROW_SCALE) {

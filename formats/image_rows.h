@@ -45,6 +45,9 @@ struct k3_row_dims {
 void k3_row_dims(const struct k3_config *config, const struct k3_row *row,
                  const struct k3_slice *slice, struct k3_row_dims *dims);
 
+/* Columns of a slice of a matrix, as values. */
+uint64_t k3_slice_columns(const struct k3_rule *rule, const struct k3_slice *slice);
+
 /* Rows of zeros behind the last member of a fused matrix (K3_RULE_PAD_ROWS), given the rows that
  * the codes of all members and of this one have; in rows of this row's own tensor. */
 uint64_t k3_row_pad(const struct k3_config *config, const struct k3_row *row,

@@ -282,6 +282,18 @@ static void put_views(const struct k3_part *part, struct k3_st_out *out)
     }
 }
 
+void k3_entry_name(const struct k3_plan *plan, const struct k3_part *part,
+                   const struct k3_entry *entry, char *name, size_t bytes)
+{
+    char pattern[K3_ROW_NAME_BYTES];
+    if (entry->slot == K3_SLOT_NONE) {
+        snprintf(name, bytes, "k3.pad.%u", entry->index);
+        return;
+    }
+    k3_row_name(&plan->config, &entry->row, pattern);
+    k3_rule_name(pattern, part->part ? part->part - 1 : 0, entry->index, name, bytes);
+}
+
 static void put_entry(const struct k3_plan *plan, const struct k3_part *part,
                       const struct k3_entry *entry, struct k3_st_out *out)
 {
@@ -289,16 +301,13 @@ static void put_entry(const struct k3_plan *plan, const struct k3_part *part,
     struct k3_st_tensor tensor = {.name = name,
                                   .begin_offset = entry->begin_offset,
                                   .end_offset = entry->begin_offset + entry->bytes};
+    k3_entry_name(plan, part, entry, name, sizeof name);
     if (entry->slot == K3_SLOT_NONE) {
-        snprintf(name, sizeof name, "k3.pad.%u", entry->index);
         tensor.dtype = K3_U8;
         tensor.dim_count = 1;
         tensor.shape[0] = entry->bytes;
     } else {
-        char pattern[K3_ROW_NAME_BYTES];
         struct k3_row_dims dims;
-        k3_row_name(&plan->config, &entry->row, pattern);
-        k3_rule_name(pattern, part->part ? part->part - 1 : 0, entry->index, name, sizeof name);
         k3_row_dims(&plan->config, &entry->row, &entry->slice, &dims);
         tensor.dtype = dims.dtype;
         tensor.dim_count = dims.dim_count;

@@ -43,6 +43,10 @@ void k3_part_fini(struct k3_part *part); /* safe on a zeroed struct */
 bool k3_layout_has_part(const struct k3_config *config, const struct k3_layout *layout,
                         uint32_t rank, uint32_t part);
 
+/* Name of an entry of a part, as its header has it. */
+void k3_entry_name(const struct k3_plan *plan, const struct k3_part *part,
+                   const struct k3_entry *entry, char *name, size_t bytes);
+
 /* Append the header: 8 + N bytes, a multiple of UNIT.  Fails: K3_ENOMEM, K3_ELIMIT. */
 int k3_part_header(const struct k3_plan *plan, const struct k3_part *part, struct k3_text *out,
                    struct k3_err *err);

@@ -94,7 +94,7 @@ struct k3_qstats {
     struct k3_qsum x2, err2; /* squares of values, and of errors */
     double max_abs_error;
     uint64_t value_count, group_count;
-    uint64_t saturated_groups; /* a value was clipped to the largest of its format */
+    uint64_t saturated_groups; /* a value is the largest of its format, and was more */
     uint64_t zero_groups;   /* FP8_TENSOR: 0; no rows see its group whole, k3_cast_row_make does */
     uint64_t breach_groups; /* out of the window of an exact cast */
 };

@@ -166,19 +166,19 @@ static void print_roles(const struct k3_cast_summary *casts)
                    k3_cast_row_sqnr_db(&casts->roles[r].worst.row), casts->roles[r].worst.name);
 }
 
-/* What would be misread: clipped groups that are no fault, zeros that are no success. */
+/* What would be misread: saturated groups that are no fault, zeros that are no success. */
 static void print_notes(const struct k3_cast_summary *casts)
 {
-    char text[K3_CAST_CLIPPED_BYTES];
-    uint32_t clipped = 0;
+    char text[K3_CAST_SATURATED_BYTES];
+    uint32_t saturated = 0;
     for (unsigned r = 0; r < K3_ROLE_COUNT; r++) {
         const struct k3_cast_role *role = &casts->roles[r];
-        clipped |= role->clipped_formats;
+        saturated |= role->saturated_formats;
         if (role->zero_count && role->zero_count < role->tensor_count)
             printf("  all zero: %s of the %s tensors of %s\n", k3_count_text(role->zero_count).s,
                    k3_count_text(role->tensor_count).s, k3_role_name((enum k3_role)r));
     }
-    if (k3_cast_clipped_text(clipped, text))
+    if (k3_cast_saturated_text(saturated, text))
         printf("  saturated: %s\n", text);
 }
 

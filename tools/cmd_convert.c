@@ -38,6 +38,7 @@ static int print_json(const struct k3_convert_report *report, const struct k3_op
                 k3_doc_add_integer(root, "hub_outdated_files", report->hub_outdated_count) &&
                 k3_doc_add_bool(root, "was_finished", report->was_finished) &&
                 k3_casts_add(root, &report->casts, report_dir(report, opts)) &&
+                k3_splits_add(root, &report->splits) &&
                 k3_result_add_lines(root, "fallbacks", report->fallbacks ? report->fallbacks : "");
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
@@ -54,6 +55,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
         printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
                ranks_s, k3_size_short(report->image_bytes).s);
         k3_say_finished(opts);
+        k3_splits_print(&report->splits);
         k3_casts_print(&report->casts, report_dir(report, opts));
         return;
     }
@@ -66,6 +68,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     printf("read %s, wrote %s (pads are holes), read that back and took its digests, in %s\n",
            k3_size_short(report->read_bytes).s, k3_size_short(report->written_bytes).s,
            k3_time_text(report->seconds_ns).s);
+    k3_splits_print(&report->splits);
     k3_casts_print(&report->casts, report_dir(report, opts));
     if (report->hub_same_count)
         printf("proved %u file%s by the SHA-256 of the download\n", report->hub_same_count,

@@ -10,6 +10,7 @@
 #include "doc.h"
 #include "part.h"
 #include "sizes.h"
+#include "splits.h"
 #include "talk.h"
 
 #include <inttypes.h>
@@ -36,6 +37,7 @@ struct plan_view {
     uint64_t budget_bytes;
     uint32_t world;
     bool fits;
+    struct k3_splits splits;
 };
 
 static bool add_rank(struct k3_doc *list, uint32_t rank, const struct k3_rank_sizes *sizes)
@@ -101,64 +103,6 @@ static void print_sizes(const struct plan_view *view)
             !k3_policy_check(&plan->policy, &plan->config, &trial, &ignored))
             printf(" %u", trial.tp);
     printf("\n");
-}
-
-/* Does this layout split a matrix that could be cut between blocks? */
-static bool splits_large(const struct k3_plan *plan, const struct k3_layout *layout)
-{
-    struct k3_policy_split split;
-    for (uint32_t rule = 0;
-         k3_policy_next_split(&plan->policy, &plan->config, layout, &rule, &split);)
-        if (!split.is_small)
-            return true;
-    return false;
-}
-
-/* Matrices whose blocks of scales the cut goes through, and the tp sizes that go between. */
-static void print_splits(const struct plan_view *view)
-{
-    const struct k3_plan *plan = view->plan;
-    struct k3_layout trial = plan->layout;
-    struct k3_policy_split split;
-    struct k3_err ignored;
-    uint32_t rule = 0, count = 0;
-    while (k3_policy_next_split(&plan->policy, &plan->config, &plan->layout, &rule, &split))
-        printf("%s%s %s [%" PRIu64 ", %" PRIu64 "] a rank%s",
-               count++ ? ", "
-                       : "split, then quantized (what shares a scale is cut, and begins anew "
-                         "on each rank): ",
-               split.glob, k3_qfmt_name(split.fmt), split.rows, split.cols,
-               split.is_small ? " (smaller than a block)" : "");
-    if (!count)
-        return;
-    if (!splits_large(plan, &plan->layout)) {
-        printf("\n");
-        return;
-    }
-    printf("; tp sizes that split no block%s:", count > 1 ? " of the larger ones" : "");
-    k3_err_init(&ignored);
-    for (trial.tp = 1; trial.tp <= 1024; trial.tp++)
-        if (k3_layout_divides(&trial, &plan->config) &&
-            !k3_policy_check(&plan->policy, &plan->config, &trial, &ignored) &&
-            !splits_large(plan, &trial))
-            printf(" %u", trial.tp);
-    printf("\n");
-}
-
-static bool add_splits(struct k3_doc *list, const struct k3_plan *plan)
-{
-    struct k3_policy_split split;
-    uint32_t rule = 0;
-    bool good = true;
-    while (good &&
-           k3_policy_next_split(&plan->policy, &plan->config, &plan->layout, &rule, &split)) {
-        struct k3_doc *row = k3_doc_add_object(list, NULL);
-        good = row && k3_doc_add_string(row, "matrices", split.glob) &&
-               k3_doc_add_string(row, "format", k3_qfmt_name(split.fmt)) &&
-               k3_doc_add_integer(row, "rows", split.rows) &&
-               k3_doc_add_integer(row, "columns", split.cols);
-    }
-    return good;
 }
 
 /* What engines add: vLLM without EP gives a rank at least 256 columns of every expert. */
@@ -257,8 +201,7 @@ static int print_json(const struct plan_view *view, struct k3_err *err)
         good = add_rank(list, r, &view->ranks[r]);
     list = good ? k3_doc_add_array(root, "policies") : NULL;
     good = list && add_prices(list, view);
-    list = good ? k3_doc_add_array(root, "split_then_quantized") : NULL;
-    good = list && add_splits(list, view->plan);
+    good = good && k3_splits_add(root, &view->splits);
     int rc = good ? k3_result_print(root, err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the plan's report");
     k3_doc_free(root);
@@ -309,7 +252,7 @@ static int print_text(const struct plan_view *view, const struct k3_opts *opts, 
     print_gpus(largest);
     print_prices(view);
     print_engines(view);
-    print_splits(view);
+    k3_splits_print(&view->splits);
     print_sizes(view);
     uint64_t part_count = 0, pad_bytes = 0;
     for (uint32_t r = 0; r < view->world; r++) {
@@ -369,6 +312,7 @@ static int report(const struct k3_opts *opts, struct plan_view *view, struct k3_
     uint32_t rank;
     view->fits = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank) <=
                  opts->budget_bytes;
+    k3_splits_find(plan, &view->splits);
     int rc = count_disk(view, err);
     if (rc)
         return rc;

@@ -546,6 +546,7 @@ static void fill_report(const struct k3_ckpt *ckpt, const struct k3_convert_opti
                         struct k3_convert_report *report)
 {
     const struct k3_plan *plan = ckpt->plan;
+    k3_splits_find(plan, &report->splits);
     report->rank_count = ckpt->ranks.count;
     for (uint32_t rank = 0; rank < k3_layout_world(&plan->layout); rank++) {
         struct k3_rank_sizes sizes;

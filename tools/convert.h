@@ -8,6 +8,7 @@
 #include "hf_digest.h"
 #include "job.h"
 #include "progress.h"
+#include "splits.h"
 
 #include <stdatomic.h>
 
@@ -79,6 +80,7 @@ struct k3_convert_report {
     bool plan_was_lost; /* plan.json was damaged; resumed_count items are of this plan, and kept */
     char *fallbacks;    /* sentences, one a line: ways of reading that are refused here; malloc, the
                            caller's, also after a failure; NULL: none */
+    struct k3_splits splits;      /* of the plan */
     struct k3_cast_summary casts; /* of the set, made or found; of a worker: of its items */
     uint32_t hub_same_count;      /* files of this run with the SHA-256 of their download record */
     uint32_t hub_outdated_count;  /* with another, but changed after their download */

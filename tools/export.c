@@ -490,7 +490,7 @@ int k3_export(const struct k3_export_options *options, struct k3_export_report *
                      "the checkpoint cannot be rebuilt from it");
     if (!rc && !k3_policy_is_verbatim(&set->plan->policy)) {
         char text[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, text);
+        k3_policy_short_text(&set->plan->policy, text);
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "this set was made with casts (--quant %.200s): the published bytes are not "
                      "in it, so the checkpoint cannot be rebuilt from it: use the published files "

@@ -180,15 +180,15 @@ static int show_report(const struct report *report, const struct k3_doc *head,
                        const struct k3_doc *tail, struct k3_doc *root, struct k3_err *err)
 {
     const struct k3_doc *totals = k3_doc_find(tail, "totals");
-    char note[K3_CAST_CLIPPED_BYTES];
+    char note[K3_CAST_SATURATED_BYTES];
     uint64_t tensors = 0, low = 0;
-    uint32_t clipped = 0;
+    uint32_t saturated = 0;
     if (strcmp(string_of(head, "format"), "k3-cast-report") || !k3_doc_is_array(totals))
         return no_report(report, err);
     for (const struct k3_doc *line = k3_doc_first(totals); line; line = k3_doc_next(line)) {
         tensors += count_of(line, "tensors");
         low += count_of(line, "low_tensors");
-        clipped |= count_of(line, "saturated_groups") ? formats_of(string_of(line, "to")) : 0;
+        saturated |= count_of(line, "saturated_groups") ? formats_of(string_of(line, "to")) : 0;
     }
     bool added = k3_doc_add_string(root, "kind", "report of a set's casts") &&
                  k3_doc_add_string(root, "plan_sha256", string_of(head, "plan_sha256")) &&
@@ -199,7 +199,7 @@ static int show_report(const struct report *report, const struct k3_doc *head,
                  k3_doc_add_string(root, "read_it_with",
                                    "any JSON reader; it has a line for each tensor, so grep finds "
                                    "one; `k3-shard inspect SET --tensor NAME` shows one") &&
-                 (!k3_cast_clipped_text(clipped, note) ||
+                 (!k3_cast_saturated_text(saturated, note) ||
                   k3_doc_add_string(root, "saturated_groups", note));
     struct k3_doc *array = added ? k3_doc_add_array(root, "totals") : NULL;
     added = array != NULL;
@@ -258,7 +258,7 @@ static int add_row(const struct k3_cast_row *row, struct k3_doc *root, struct k3
 {
     const double db = k3_cast_row_sqnr_db(row);
     const double expected = k3_cast_expected_db((enum k3_qfmt)row->from, (enum k3_qfmt)row->to);
-    char sqnr[SQNR_BYTES], note[K3_CAST_CLIPPED_BYTES];
+    char sqnr[SQNR_BYTES], note[K3_CAST_SATURATED_BYTES];
     if (k3_cast_row_lossless(row))
         snprintf(sqnr, sizeof sqnr, "%s", k3_cast_row_is_zero(row) ? "all zero" : "exact");
     else if (!k3_cast_row_is_low(row))
@@ -276,7 +276,7 @@ static int add_row(const struct k3_cast_row *row, struct k3_doc *root, struct k3
                  k3_doc_add_integer(root, "zero_groups", row->zero_groups) &&
                  k3_doc_add_integer(root, "saturated_groups", row->saturated_groups) &&
                  k3_doc_add_integer(root, "out_of_window_groups", row->breach_groups);
-    if (added && row->saturated_groups && k3_cast_clipped_text(UINT32_C(1) << row->to, note))
+    if (added && row->saturated_groups && k3_cast_saturated_text(UINT32_C(1) << row->to, note))
         added = k3_doc_add_string(root, "note", note);
     return added ? 0 : no_memory(err);
 }

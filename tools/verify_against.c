@@ -492,7 +492,7 @@ int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct
     struct k3_ranks ranks = set->ranks;
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char text[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, text);
+        k3_policy_short_text(&set->plan->policy, text);
         return k3_fail(err, K3_EUNSUPPORTED,
                        "this set was made with casts (--quant %.200s): it does not hold the bytes "
                        "of a checkpoint; convert again and compare the manifests",

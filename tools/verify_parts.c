@@ -5,6 +5,7 @@
  * Invariant: every part with a unit that is not right has at least one sentence that names it. */
 #include "verify_parts.h"
 
+#include "sizes.h"
 #include "tree.h"
 
 #include <errno.h>
@@ -22,6 +23,7 @@ void k3_part_check_fini(struct k3_part_check *part)
     free(part->found);
     free(part->state);
     free(part->pads);
+    free(part->numbers);
     k3_problems_fini(&part->problems);
 }
 
@@ -78,12 +80,32 @@ int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check 
         part->pads[part->pad_count++].end_offset = st->data_offset + tensor->end_offset;
     }
     /* There are few pads beside thousands of tensors: give the rest back. */
-    struct k3_pad_range *smaller = rc ? NULL
-                                      : realloc(part->pads,
-                                                (part->pad_count + 1) * sizeof *part->pads);
+    struct k3_file_range *smaller = rc ? NULL
+                                       : realloc(part->pads,
+                                                 (part->pad_count + 1) * sizeof *part->pads);
     if (smaller)
         part->pads = smaller;
     k3_part_header_fini(&header);
+    return rc;
+}
+
+int k3_part_check_numbers(const struct k3_set_check *check, struct k3_part_check *part,
+                          struct k3_err *err)
+{
+    struct k3_part layout;
+    uint64_t begin, end;
+    if (k3_policy_is_verbatim(&check->set->plan->policy))
+        return 0;
+    int rc = k3_part_build(check->set->plan, part->entry->rank, part->entry->part, &layout, err);
+    if (!rc && k3_cast_numbers_range(&layout, &begin, &end)) {
+        part->numbers = calloc((size_t)(end - begin), 1);
+        if (!part->numbers)
+            rc = k3_fail(err, K3_ENOMEM, "no memory for the numbers of %s", part->name);
+        else
+            part->numbers_at = (struct k3_file_range){part->entry->data_offset + begin,
+                                                      part->entry->data_offset + end};
+    }
+    k3_part_fini(&layout);
     return rc;
 }
 
@@ -338,6 +360,25 @@ static int judge_whole(struct k3_part_check *part, struct k3_err *err)
     return 0;
 }
 
+/* The numbers beside casts, where the units that hold them are as recorded. */
+static int tell_numbers(struct k3_set_check *check, struct k3_part_check *part, struct k3_err *err)
+{
+    char file[K3_ERR_TEXT_BYTES / 2];
+    struct k3_part layout;
+    const uint64_t end = k3_div_up(part->numbers_at.end_offset, K3_UNIT_BYTES);
+    if (!part->numbers || end > part->present_count)
+        return 0;
+    for (uint64_t u = part->numbers_at.begin_offset / K3_UNIT_BYTES; u < end; u++)
+        if (part->state[u] != K3_UNIT_IS_RIGHT && part->state[u] != K3_UNIT_PAD_NOT_ZERO)
+            return 0;
+    snprintf(file, sizeof file, "%s/%s", part->dir->path, part->name);
+    int rc = k3_part_build(check->set->plan, part->entry->rank, part->entry->part, &layout, err);
+    if (!rc)
+        k3_cast_numbers_judge(&check->numbers, &layout, part->numbers, file, &part->problems);
+    k3_part_fini(&layout);
+    return rc;
+}
+
 static int tell_part(struct k3_set_check *check, struct k3_part_check *part, struct k3_err *err)
 {
     uint64_t bad = 0, bad_data = 0, read = 0;
@@ -359,6 +400,8 @@ static int tell_part(struct k3_set_check *check, struct k3_part_check *part, str
     int rc = bad ? tell_units(check, part, bad, err) : 0;
     if (!rc && part->found)
         rc = judge_whole(part, err);
+    if (!rc)
+        rc = tell_numbers(check, part, err);
     for (uint32_t i = 0; i < part->problems.kept_count; i++)
         k3_problems_add(&check->verify->problems, "%s", part->problems.text[i]);
     check->verify->problems.count += part->problems.count - part->problems.kept_count;
@@ -378,8 +421,12 @@ int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err)
     if (missing)
         rc = seek_missing(check, err);
     uint64_t before = check->verify->checked_units;
+    if (!rc)
+        rc = k3_cast_numbers_open(check->set->plan, &check->numbers, err);
     for (uint32_t p = 0; p < check->part_count && !rc; p++)
         rc = tell_part(check, &check->parts[p], err);
+    const uint64_t globals = check->numbers.global_count, shapes = check->numbers.shape_count;
+    k3_cast_numbers_close(&check->numbers);
     const struct k3_manifest *manifest = &check->set->manifest;
     k3_verify_checked(check->verify, "names and sizes, unit digests of %u rank%s, %u part headers",
                       check->rank_count, check->rank_count == 1 ? "" : "s", check->part_count);
@@ -388,5 +435,9 @@ int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err)
     k3_verify_checked(check->verify, "%llu units with their pads, %u copied files, source headers",
                       (unsigned long long)(check->verify->checked_units - before),
                       manifest->file_count);
+    if (globals)
+        k3_verify_checked(check->verify, "%s global scales", k3_count_text(globals).s);
+    if (shapes)
+        k3_verify_checked(check->verify, "%s shapes of casts", k3_count_text(shapes).s);
     return rc;
 }

@@ -2,6 +2,7 @@
 #ifndef K3_VERIFY_PARTS_H
 #define K3_VERIFY_PARTS_H
 
+#include "cast_numbers.h"
 #include "ckpt.h"
 #include "sha256.h"
 #include "verify.h"
@@ -14,7 +15,7 @@ enum k3_unit_state {
     K3_UNIT_PAD_NOT_ZERO /* the digest is right: its writer was wrong */
 };
 
-struct k3_pad_range {
+struct k3_file_range {
     uint64_t begin_offset, end_offset; /* in the file */
 };
 
@@ -24,7 +25,9 @@ struct k3_part_check {
     const uint8_t *wanted;             /* recorded unit digests; NULL: the units file is bad */
     uint8_t *found;                    /* unit digests, only where wanted is NULL; owned */
     uint8_t *state;                    /* enum k3_unit_state by unit; owned */
-    struct k3_pad_range *pads;         /* owned */
+    struct k3_file_range *pads;        /* owned */
+    uint8_t *numbers;                  /* bytes of numbers_at, as they were proved; owned */
+    struct k3_file_range numbers_at;   /* global scales and shapes of casts; empty: none */
     struct k3_problems problems;
     uint64_t unit_count;
     uint64_t present_count; /* whole units that the file has, at most unit_count */
@@ -46,6 +49,7 @@ struct k3_set_check {
     struct k3_part_check *parts; /* owned; by (rank, part) */
     uint8_t **digests;           /* by rank; owned */
     struct k3_check_worker *workers;
+    struct k3_cast_numbers numbers; /* while the report is made */
     uint32_t part_count, rank_count, worker_count;
     struct k3_progress progress;
 };
@@ -57,6 +61,10 @@ int k3_part_check_open(struct k3_set_check *check, struct k3_part_check *part, i
 /* The header's units are right: judge what it says, keep its pads. */
 int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check *part, int fd,
                          struct k3_err *err);
+
+/* The header is the plan's: find the numbers beside casts, and room for them.  Fails: K3_ENOMEM. */
+int k3_part_check_numbers(const struct k3_set_check *check, struct k3_part_check *part,
+                          struct k3_err *err);
 
 /* The header's units are wrong or cannot be judged: say which part it is, where it can be read. */
 int k3_part_check_stranger(const struct k3_set_check *check, struct k3_part_check *part, int fd,

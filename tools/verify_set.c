@@ -88,6 +88,18 @@ static int check_files(struct k3_verify *verify, const struct k3_set *set, struc
 
 /* ---- units ---- */
 
+/* What the unit at begin has of the numbers beside casts: they are judged when all are there. */
+static void keep_numbers(struct k3_part_check *part, uint64_t begin, const uint8_t *data)
+{
+    const struct k3_file_range *at = &part->numbers_at;
+    const uint64_t end = begin + K3_UNIT_BYTES;
+    const uint64_t from = at->begin_offset < begin ? begin : at->begin_offset;
+    const uint64_t to = at->end_offset > end ? end : at->end_offset;
+    if (part->numbers && from < to)
+        memcpy(part->numbers + (from - at->begin_offset), data + (from - begin),
+               (size_t)(to - from));
+}
+
 /* Judge one unit that lies in memory. */
 static void judge_unit(struct k3_part_check *part, uint64_t unit, const uint8_t *data,
                        struct k3_sha256 *sha)
@@ -108,6 +120,7 @@ static void judge_unit(struct k3_part_check *part, uint64_t unit, const uint8_t 
         if (from < to && !k3_is_zero(data + (from - begin), (size_t)(to - from)))
             part->state[unit] = K3_UNIT_PAD_NOT_ZERO;
     }
+    keep_numbers(part, begin, data);
 }
 
 /* Read and judge units [first, first + count); one that cannot be read is marked and passed over.
@@ -186,6 +199,8 @@ static int header_task(void *context, uint32_t worker, uint64_t task, struct k3_
               : k3_part_check_stranger(check, part, fd, &inner);
     if (!rc && good)
         rc = k3_set_check_header(check->set, part->entry, fd, &inner);
+    if (!rc && good && !check->verify->quick)
+        rc = k3_part_check_numbers(check, part, &inner);
     close(fd);
     return k3_verify_judge(&part->problems, rc, &inner, err);
 }
@@ -399,7 +414,7 @@ static void describe(struct k3_verify *verify, const struct k3_set *set)
     k3_text_putf(&verify->subject, ": %s", layout);
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, policy);
+        k3_policy_short_text(&set->plan->policy, policy);
         k3_text_putf(&verify->subject, ", cast %s", policy);
     }
     if (k3_set_is_partial(set))
@@ -421,7 +436,7 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
     k3_layout_put_options(layout, &line);
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
-        k3_policy_text(&set->plan->policy, policy);
+        k3_policy_short_text(&set->plan->policy, policy);
         k3_text_putf(&line, " --quant '%s'", policy);
     }
     if (k3_set_is_partial(set)) {

@@ -30,6 +30,21 @@ next convert ckpt --out engines --tp 1 --quant projector=fp8-channel
 for tp in 1 2 4; do "$K3" plan ckpt --tp $tp --quant fp8-rest | grep ^split; done
 "$K3" plan ckpt --tp 4 --quant fp8-rest --json | grep -o '"split_then_quantized":[^]]*' | head -c 400
 echo
+# convert says the same as plan, also of a finished set
+quant="--tp 4 --quant fp8-rest"
+"$K3" plan ckpt $quant | grep ^split >planned
+"$K3" convert ckpt $quant --out cuts --quiet | grep ^split | cmp - planned && echo "said when made"
+"$K3" convert ckpt $quant --out cuts --quiet | grep ^split | cmp - planned && echo "said when found"
+"$K3" plan ckpt $quant --json | grep -o '"split_then_quantized":[^]]*' >planned
+"$K3" convert ckpt $quant --out cuts --json --quiet | grep -o '"split_then_quantized":[^]]*' |
+    cmp - planned && echo "said in JSON"
+"$K3" convert ckpt --tp 2 --out whole --quant bf16 --json --quiet | grep -o '"split_then_quantized":[^]]*.'
+# a policy is called as it was asked for
+"$K3" verify cuts --quiet | head -n 1
+tool export cuts --to back --quiet
+tool verify cuts --against ckpt --quiet | grep -e ^k3-shard -e ^exit
+rm cuts/model-rank-0-part-0.safetensors
+"$K3" verify cuts --quiet 2>/dev/null | grep ^next
 # too large: policies that fit, layouts that do, sizes as they were given
 next plan ckpt --tp 2 --quant fp8-block --budget 4MiB
 next plan ckpt --tp 1 --quant bf16 --budget 4MB

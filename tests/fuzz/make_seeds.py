@@ -313,7 +313,7 @@ def wrong_casts(seeds, record):
     count = document["cast_count"]
     for label, at, value in (("slot", 0, 0), ("from", 4, 4), ("to", 5, 11), ("to-none", 5, 0), ("pad", 6, 1),
                              ("x2", 15, 0xff), ("error", 23, 0x80), ("most", 31, 0x7f), ("values", 39, 1),
-                             ("groups", 47, 1), ("zero", 55, 1), ("clipped", 63, 1), ("window", 71, 1)):
+                             ("groups", 47, 1), ("zero", 55, 1), ("saturated", 63, 1), ("window", 71, 1)):
         wrong = bytearray(raw)
         wrong[len(raw) - 72 + at] = value
         seeds.put("record", "wrong-cast-" + label, head + b"\n" + bytes(wrong))
