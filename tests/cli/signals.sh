@@ -23,6 +23,7 @@ kill -TERM $pid
 kill -0 $pid && echo "still there"
 cat <&3 >rest &
 cat=$!
+disown $cat # its end is no news: when the shell told of it was chance
 wait $pid 2>/dev/null
 echo "exit $?"
 kill $cat
