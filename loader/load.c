@@ -299,8 +299,10 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
         rc = add_legs(load, devices, err);
     if (!rc)
         rc = open_legs_and_parts(load, err);
-    if (!rc)
+    if (!rc) {
         load->is_hot = k3_load_route_is_hot(load, options->io, io_ops != NULL);
+        load->drive_count = load->is_hot ? 0 : k3_load_route_drives(load);
+    }
     if (!rc)
         rc = place_parts(load, err);
     if (!rc)

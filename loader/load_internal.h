@@ -42,6 +42,7 @@ struct k3_load {
     struct k3_load_trace trace;
     uint64_t bytes_per_second; /* reads are paced to it; 0: as fast as they come */
     bool reaches_device;       /* the engine reads into the memory of GPUs: no slots */
+    uint32_t drive_count;      /* below the parts; 0: not known, or of no matter */
     bool is_hot;               /* reads find most of the parts in memory */
     bool verify;
     bool is_stepping; /* k3_load_step began a run that is not over */
@@ -95,6 +96,8 @@ int k3_load_sample(struct k3_load_leg *leg, bool is_odd, double *rate, struct k3
 /* Will reads of this route find most of the parts in memory?  Parts and legs are open.  is_given:
  * the engine is one of the caller; then the name says it. */
 bool k3_load_route_is_hot(const struct k3_load *load, const char *name, bool is_given);
+/* Drives that the parts lie on; 0: not all are known. */
+uint32_t k3_load_route_drives(const struct k3_load *load);
 /* Open the engine of that name, or choose one, for each leg with its parts added.  Fills io,
  * io_ops, is_direct and fallbacks.  Fails: K3_EUNSUPPORTED (named, and refused here), K3_EIO,
  * K3_ENOMEM. */

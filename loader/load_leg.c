@@ -71,12 +71,19 @@ void k3_load_leg_shape(struct k3_load_leg *leg)
     const bool is_hot = leg->load->is_hot;
     if (slots->count == 0)
         return;
-    k3_load_slots_shape(slots, is_hot);
+    k3_load_slots_shape(slots, is_hot                   ? K3_LOAD_SLOT_UNITS
+                               : leg->load->drive_count ? K3_LOAD_DRIVE_UNITS
+                                                        : K3_LOAD_CHUNK_UNITS);
     leg->chunk_units = slots->chunk_units;
     /* Half of the slots are being copied from.  Where drives are the slower side, two will do: one
      * on the bus, one behind it. */
     const uint32_t copied = is_hot || slots->count <= 4 ? slots->count / 2 : 2;
     leg->depth = (slots->count - copied) * slots->each;
+    /* Legs share the drives. */
+    const uint32_t share = (uint32_t)k3_div_up(leg->load->drive_count * K3_LOAD_DRIVE_READS,
+                                               leg->load->leg_count);
+    if (!is_hot && share && leg->depth > share)
+        leg->depth = share < 2 ? 2 : share;
     if (is_hot && !leg->dev_ops->is_host_memory && k3_cpu_count() >= SPIN_CPUS)
         leg->spin_seconds = SPIN_SECONDS;
 }

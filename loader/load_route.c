@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -181,6 +182,34 @@ bool k3_load_route_is_hot(const struct k3_load *load, const char *name, bool is_
     if (is_given || load->part_count == 0)
         return named == &k3_io_pread;
     return (!named || named == &k3_io_pread) && is_hot(load);
+}
+
+/* File systems of one load: a directory for each drive of a node, and then some. */
+#define PLACES_MAX 64u
+
+uint32_t k3_load_route_drives(const struct k3_load *load)
+{
+    dev_t seen[PLACES_MAX];
+    uint32_t seen_count = 0, drive_count = 0;
+    for (uint32_t i = 0; i < load->part_count; i++) {
+        struct stat about;
+        struct k3_machine_mount mount;
+        uint32_t at = 0;
+        if (fstat(load->parts[i].fd, &about))
+            return 0;
+        while (at < seen_count && seen[at] != about.st_dev)
+            at++;
+        if (at < seen_count)
+            continue;
+        const uint32_t count = at < PLACES_MAX && k3_machine_mount(load->parts[i].fd, &mount)
+                                   ? k3_machine_drive_count(mount.device)
+                                   : 0;
+        if (count == 0)
+            return 0;
+        seen[seen_count++] = about.st_dev;
+        drive_count += count;
+    }
+    return drive_count;
 }
 
 /* ---- engines ---- */

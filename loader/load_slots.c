@@ -23,13 +23,12 @@ void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes)
     slots->count = count < 2                        ? 2
                    : count > K3_LOAD_SLOT_COUNT_MAX ? K3_LOAD_SLOT_COUNT_MAX
                                                     : (uint32_t)count;
-    k3_load_slots_shape(slots, false);
+    k3_load_slots_shape(slots, K3_LOAD_CHUNK_UNITS);
 }
 
-void k3_load_slots_shape(struct k3_load_slots *slots, bool is_hot)
+void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t read_units)
 {
-    const bool is_one = is_hot || slots->units < K3_LOAD_CHUNK_UNITS;
-    slots->chunk_units = is_one ? slots->units : K3_LOAD_CHUNK_UNITS;
+    slots->chunk_units = slots->units < read_units ? slots->units : read_units;
     slots->each = slots->units / slots->chunk_units;
 }
 
@@ -45,7 +44,7 @@ int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err)
     void *data = NULL;
     slots->free = calloc(slots->count, sizeof *slots->free);
     slots->awaited = calloc(slots->count, sizeof *slots->awaited);
-    slots->copying_max = slots->count * (uint32_t)k3_div_up(slots->units, K3_LOAD_CHUNK_UNITS);
+    slots->copying_max = slots->count * (uint32_t)k3_div_up(slots->units, K3_LOAD_DRIVE_UNITS);
     slots->copying = calloc(slots->copying_max, sizeof *slots->copying);
     if (!slots->free || !slots->awaited || !slots->copying)
         return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->count);

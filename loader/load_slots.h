@@ -2,8 +2,8 @@
  * and the queue of copies out of them.  Not installed.
  *
  * A slot is copied as a whole.  Pages that are in memory come by one read for each slot, which the
- * threads of the engine cut among themselves; drives get reads of 4 MiB at most, and those of one
- * part that lie one behind the other share a slot.
+ * threads of the engine cut among themselves; drives get reads of 1 MiB, file systems whose drives
+ * are not known reads of 4 MiB, and those of one part that lie one behind the other share a slot.
  */
 #ifndef K3_LOAD_SLOTS_H
 #define K3_LOAD_SLOTS_H
@@ -23,6 +23,11 @@ struct k3_load_part;
  * 9). */
 #define K3_LOAD_CHUNK_UNITS 8u
 #define K3_LOAD_CHUNK_BYTES ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
+/* Of drives that are known: reads of 1 MiB, 16 in flight on each.  More bytes at once stand in a
+ * queue that the drive does not see: of a virtual disk fio got 2.1 GB/s with 64 reads of 1 MiB, 2.9
+ * with 16, and 1.9 with four of 4 MiB (docs/BENCHMARKS.md). */
+#define K3_LOAD_DRIVE_UNITS 2u
+#define K3_LOAD_DRIVE_READS 16u
 /* Of a slot at most: copies of 8 MiB take what the bus gives (H200: 54.3 of 55.3 GB/s). */
 #define K3_LOAD_SLOT_UNITS     16u
 #define K3_LOAD_SLOT_COUNT_MAX 512u /* 4 GiB of pinned memory: more never helped */
@@ -58,8 +63,8 @@ struct k3_load_slots {
 
 /* Slots for a pool of so many bytes: two at least. */
 void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes);
-/* How reads fill them: is what they read in memory? */
-void k3_load_slots_shape(struct k3_load_slots *slots, bool is_hot);
+/* Reads of up to so many units fill them; K3_LOAD_SLOT_UNITS: one for each slot. */
+void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t read_units);
 size_t k3_load_slots_bytes(const struct k3_load_slots *slots);
 /* Memory, touched, so that registering it finds huge pages; another thread may start the device
  * meanwhile.  Pinned once both are there.  K3_ENOMEM, K3_EDEVICE. */

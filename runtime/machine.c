@@ -216,11 +216,23 @@ static void copy_escaped(char *out, size_t cap, const char *in)
     out[n] = 0;
 }
 
+/* "98:0": the number of a device. */
+static bool device_in(const char *text, dev_t *device)
+{
+    uint64_t major_number, minor_number;
+    const char *colon = strchr(text, ':');
+    if (!colon || !number(text, &major_number) || !number(colon + 1, &minor_number))
+        return false;
+    *device = makedev((unsigned)major_number, (unsigned)minor_number);
+    return true;
+}
+
 /* One line: "36 35 98:0 /root /place rw,noatime shared:1 - ext4 /dev/root rw,errors=continue". */
 static bool take_line(char *line, uint64_t mount_id, dev_t device, struct k3_machine_mount *mount)
 {
     char *field[6] = {NULL}, *rest = strstr(line, " - ");
-    uint64_t id, major_number, minor_number;
+    uint64_t id;
+    dev_t own;
     if (!rest)
         return false;
     *rest = 0;
@@ -228,12 +240,9 @@ static bool take_line(char *line, uint64_t mount_id, dev_t device, struct k3_mac
     for (int i = 0; i < 6; i++)
         field[i] = strtok_r(i ? NULL : line, " ", &place);
     char *type = strtok_r(rest + 3, " \n", &place), *source = strtok_r(NULL, " \n", &place);
-    char *colon = field[2] ? strchr(field[2], ':') : NULL;
-    if (!field[5] || !type || !colon || !number(field[0], &id) ||
-        !number(field[2], &major_number) || !number(colon + 1, &minor_number))
+    if (!field[5] || !type || !number(field[0], &id) || !device_in(field[2], &own))
         return false;
-    if (mount_id ? id != mount_id
-                 : device != makedev((unsigned)major_number, (unsigned)minor_number))
+    if (mount_id ? id != mount_id : device != own)
         return false;
     copy_escaped(mount->type, sizeof mount->type, type);
     copy_escaped(mount->source, sizeof mount->source, source ? source : "");
@@ -297,15 +306,15 @@ bool k3_machine_mount(int fd, struct k3_machine_mount *mount)
 
 static bool drive_text(const char *dir, const char *name, char *text, size_t cap)
 {
-    char path[320];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
+    char path[512];
+    snprintf(path, sizeof path, "%.255s/%.255s", dir, name);
     return k3_machine_text(path, text, cap);
 }
 
 static uint64_t drive_number(const char *dir, const char *name)
 {
-    char path[320];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
+    char path[512];
+    snprintf(path, sizeof path, "%.255s/%.255s", dir, name);
     return number_in(path);
 }
 
@@ -372,4 +381,34 @@ bool k3_machine_drive(dev_t device, struct k3_machine_drive *drive)
     find_scheduler(dir, drive);
     find_stack(dir, drive);
     return true;
+}
+
+/* Layers under each other; more than any stack has. */
+#define LAYERS_MAX 8u
+
+static uint32_t leaf_count(dev_t device, uint32_t layers)
+{
+    char dir[64], name[320], text[32];
+    uint32_t count = 0;
+    snprintf(dir, sizeof dir, "/sys/dev/block/%u:%u/slaves", major(device), minor(device));
+    DIR *members = layers ? opendir(dir) : NULL;
+    if (!members)
+        return 1;
+    for (struct dirent *entry = readdir(members); entry; entry = readdir(members)) {
+        dev_t member;
+        snprintf(name, sizeof name, "%.250s/dev", entry->d_name);
+        if (entry->d_name[0] == '.' || !drive_text(dir, name, text, sizeof text))
+            continue;
+        if (device_in(text, &member))
+            count += leaf_count(member, layers - 1);
+    }
+    closedir(members);
+    return count ? count : 1;
+}
+
+uint32_t k3_machine_drive_count(dev_t device)
+{
+    char dir[64];
+    snprintf(dir, sizeof dir, "/sys/dev/block/%u:%u", major(device), minor(device));
+    return access(dir, F_OK) ? 0 : leaf_count(device, LAYERS_MAX);
 }

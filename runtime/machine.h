@@ -43,5 +43,8 @@ struct k3_machine_drive {
 };
 /* The block device with this number, or the whole one for a partition; false: there is none. */
 bool k3_machine_drive(dev_t device, struct k3_machine_drive *drive);
+/* Drives under a block device, through all its layers (RAID, LVM, encryption): 1 for a drive or its
+ * partition; 0: not known. */
+uint32_t k3_machine_drive_count(dev_t device);
 
 #endif

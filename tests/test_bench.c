@@ -319,6 +319,7 @@ static void test_mount(void **state)
     assert_false(k3_machine_mount(-1, &mount));
     struct k3_machine_drive drive;
     assert_false(k3_machine_drive(0, &drive));
+    assert_int_equal(k3_machine_drive_count(0), 0);
 }
 
 int main(void)

@@ -84,7 +84,10 @@ static void test_sizes(void **state)
         assert_int_equal(slots.each, rows[i].each);
         assert_int_equal(slots.chunk_units * slots.each, slots.units);
         assert_true(slots.count == 2 || k3_load_slots_bytes(&slots) <= rows[i].staging_bytes);
-        k3_load_slots_shape(&slots, true);
+        k3_load_slots_shape(&slots, K3_LOAD_DRIVE_UNITS);
+        assert_true(slots.chunk_units <= K3_LOAD_DRIVE_UNITS);
+        assert_int_equal(slots.chunk_units * slots.each, slots.units);
+        k3_load_slots_shape(&slots, K3_LOAD_SLOT_UNITS);
         assert_int_equal(slots.each, 1);
         assert_int_equal(slots.chunk_units, slots.units);
     }
@@ -119,12 +122,43 @@ static void test_copies(void **state)
             slot_count += load->chunks[c].slot_at == 0;
             shared_count += load->chunks[c].slot_at > 0;
         }
-        assert_true((shared_count > 0) == (i == 1));
+        assert_true((shared_count > 0) == (load->legs[0].slots.each > 1));
+        assert_true(!is_hot || shared_count == 0);
         run_and_check();
         for (uint32_t lane = 0; lane < load->legs[0].lane_count; lane++)
             copy_count += load->legs[0].lane_ops[lane];
         assert_int_equal(copy_count, slot_count);
     }
+}
+
+/* What is asked of drives at once follows their number, and legs share them. */
+static void test_drives(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t drive_count, leg_count, chunk_units, depth;
+    } rows[] = {{0, 1, K3_LOAD_CHUNK_UNITS, 12},
+                {1, 1, 2, 16},
+                {2, 1, 2, 32},
+                {9, 1, 2, 48},
+                {8, 8, 2, 16},
+                {1, 8, 2, 2},
+                {3, 40, 2, 2},
+                {1, 3, 2, 6}};
+    open_load(NULL, 64u << 20, false, true);
+    struct k3_load_leg *leg = &load->legs[0];
+    const uint32_t drive_count = load->drive_count;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        load->drive_count = rows[i].drive_count;
+        load->leg_count = rows[i].leg_count;
+        k3_load_leg_shape(leg);
+        assert_int_equal(leg->chunk_units, rows[i].chunk_units);
+        assert_int_equal(leg->depth, rows[i].depth);
+    }
+    load->drive_count = drive_count;
+    load->leg_count = 1;
+    k3_load_leg_shape(leg);
+    run_and_check();
 }
 
 /* Units of `count` chunks from the nth on, in the order in which they are asked for. */
@@ -140,9 +174,10 @@ static uint64_t units_from(uint64_t nth, uint64_t count)
 static void test_failed_reads(void **state)
 {
     (void)state;
-    const uint32_t each = K3_LOAD_SLOT_UNITS / K3_LOAD_CHUNK_UNITS;
     for (int is_hot = 0; is_hot < 2; is_hot++) {
         uint64_t chunk_count = 1;
+        open_load(NULL, 64u << 20, is_hot, true);
+        const uint32_t each = load->legs[0].slots.each; /* by what the set lies on */
         for (uint64_t i = 0; i < chunk_count * each; i++) {
             struct k3_load_report report;
             const struct fault_io_rule rule = {i % 3 ? FAULT_IO_FAILING : FAULT_IO_PARTIAL,
@@ -163,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test_teardown(test_copies, end_test),
+        cmocka_unit_test_teardown(test_drives, end_test),
         cmocka_unit_test_teardown(test_failed_reads, end_test),
     };
     mini_set_make(&one, 1);
