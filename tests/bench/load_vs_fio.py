@@ -34,7 +34,8 @@ import tempfile
 import time
 
 ROUNDS_MIN = 3
-DEPTHS = (("4M", 4), ("4M", 8), ("4M", 16), ("4M", 32), ("8M", 8), ("8M", 16))
+DEPTHS = (("512K", 32), ("1M", 16), ("4M", 4), ("4M", 8), ("4M", 16), ("4M", 32), ("8M", 8),
+          ("8M", 16))
 GB = 1e9
 
 
@@ -57,7 +58,7 @@ class Bench:
         self.tree = os.path.abspath(os.path.join(build, "bench", "bench_tree_cores"))
         self.deadline = time.monotonic() + options.seconds
         self.set, self.ranks, self.files, self.size = "", [], [], 0
-        self.fio_shape = DEPTHS[2]
+        self.fio_shape = DEPTHS[1]
         for path in (self.k3, self.read, self.tree):
             if not os.path.exists(path):
                 sys.exit(f"{path} is not there: make it first")
