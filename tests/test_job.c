@@ -1,4 +1,5 @@
-/* Purpose: a run whose .k3-partial was put away does not begin: its lock keeps nobody out.
+/* Purpose: a run whose .k3-partial was put away does not begin: its lock keeps nobody out; a set
+ * that another run replaces is not judged.
  * Owns: a folder for each test, in TMPDIR.
  * Threads: one.
  * Errors: a failed assertion ends the test.
@@ -90,6 +91,92 @@ static void force_clears_only_what_it_holds(void **state)
     assert_int_equal(access(partial, F_OK), 0);
 }
 
+/* ---- a finished set that another run replaces while it is judged ---- */
+
+static void write_manifest(const char *name, const char *text)
+{
+    assert_int_equal(
+        k3_file_publish(&job.outs[0], name, K3_MANIFEST_NAME, text, strlen(text), &err), 0);
+}
+
+static int remove_manifest(void **state)
+{
+    if (k3_file_remove(&job.outs[0], K3_MANIFEST_NAME, NULL))
+        return -1;
+    return close_job(state);
+}
+
+/* What the judges say of a set whose files are being removed. */
+static struct k3_err missing_part(void)
+{
+    struct k3_err judged;
+    k3_err_init(&judged);
+    k3_fail(&judged, K3_ECORRUPT, "a part is missing");
+    return judged;
+}
+
+static struct stat see_set(void)
+{
+    struct stat seen;
+    bool found = false;
+    write_manifest("first", "a set");
+    assert_int_equal(k3_job_find_set(&job, &found, &seen, &err), 0);
+    assert_true(found);
+    return seen;
+}
+
+static void what_the_judges_find_counts_where_the_manifest_stays(void **state)
+{
+    (void)state;
+    const struct stat seen = see_set();
+    struct k3_err judged = missing_part();
+    assert_int_equal(k3_job_end_judging(&job, &seen, &judged, &err), K3_ECORRUPT);
+    assert_string_equal(err.text, "a part is missing");
+    k3_err_init(&err);
+    k3_err_init(&judged);
+    assert_int_equal(k3_job_end_judging(&job, &seen, &judged, &err), 0);
+}
+
+static void is_replaced(const struct stat *seen, const struct k3_err *judged)
+{
+    assert_int_equal(k3_job_end_judging(&job, seen, judged, &err), K3_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "another run has begun to replace this set"));
+    assert_non_null(strstr(err.text, folder));
+    k3_err_init(&err);
+}
+
+static void a_manifest_that_went_is_another_run(void **state)
+{
+    (void)state;
+    const struct stat seen = see_set();
+    struct k3_err judged = missing_part();
+    assert_int_equal(k3_file_remove(&job.outs[0], K3_MANIFEST_NAME, &err), 0);
+    is_replaced(&seen, &judged);
+    k3_err_init(&judged);
+    k3_fail(&judged, K3_ENOMEM, "no memory");
+    assert_int_equal(k3_job_end_judging(&job, &seen, &judged, &err), K3_ENOMEM);
+}
+
+static void another_manifest_is_another_run(void **state)
+{
+    (void)state;
+    const struct stat seen = see_set();
+    struct k3_err judged;
+    k3_err_init(&judged); /* of the set that is there now nothing was judged */
+    write_manifest("second", "another set");
+    is_replaced(&seen, &judged);
+}
+
+static void a_manifest_that_went_before_it_was_seen_is_another_run(void **state)
+{
+    (void)state;
+    const struct stat seen = {0};
+    const struct k3_err judged = missing_part();
+    is_replaced(&seen, &judged);
+    write_manifest("first", "a set");
+    is_replaced(&seen, &judged);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -99,6 +186,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_run_does_not_begin_beside_another_one_of_that_name,
                                         open_job, close_job),
         cmocka_unit_test_setup_teardown(force_clears_only_what_it_holds, open_job, close_job),
+        cmocka_unit_test_setup_teardown(what_the_judges_find_counts_where_the_manifest_stays,
+                                        open_job, remove_manifest),
+        cmocka_unit_test_setup_teardown(a_manifest_that_went_is_another_run, open_job,
+                                        remove_manifest),
+        cmocka_unit_test_setup_teardown(another_manifest_is_another_run, open_job, remove_manifest),
+        cmocka_unit_test_setup_teardown(a_manifest_that_went_before_it_was_seen_is_another_run,
+                                        open_job, remove_manifest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,22 +12,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A directory with a manifest is sealed already, where the manifest is sound, its files are there
- * and the parts are of its plan; until then what was staged is kept. */
+/* Sound, where the manifest is, its files are there and the parts are of its plan.  Until then what
+ * was staged is kept. */
+static int check_sealed(const struct k3_opts *opts, struct k3_job *job, const struct stat *seen,
+                        struct k3_cast_summary *casts, struct k3_err *err)
+{
+    struct k3_err judged;
+    k3_err_init(&judged);
+    int rc = k3_job_check_finished(job, &judged);
+    if (!rc)
+        (void)k3_seal_check(opts->out.item, opts->out.count, casts, &judged);
+    rc = k3_job_end_judging(job, seen, &judged, err);
+    return rc ? rc : k3_job_clear_partial(job, err);
+}
+
+/* A directory with a manifest is sealed already. */
 static int seal_dirs(const struct k3_opts *opts, struct k3_job *job, bool *already,
                      struct k3_cast_summary *casts, struct k3_err *err)
 {
     char *plan = NULL;
     size_t plan_bytes = 0;
+    struct stat seen;
     int rc = k3_job_check_order(job, err);
     if (!rc)
-        rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, already, err);
-    if (!rc && *already)
-        rc = k3_job_check_finished(job, err);
-    if (!rc && *already)
-        rc = k3_seal_check(opts->out.item, opts->out.count, casts, err);
-    if (rc || *already)
-        return rc ? rc : k3_job_clear_partial(job, err);
+        rc = k3_job_find_set(job, already, &seen, err);
+    if (rc)
+        return rc;
+    if (*already)
+        return check_sealed(opts, job, &seen, casts, err);
     rc = k3_job_resume(job, &plan, &plan_bytes, err);
     if (!rc)
         rc = k3_seal(job, plan, plan_bytes, casts, err);

@@ -285,6 +285,24 @@ static int replace(struct k3_convert *convert, const struct k3_convert_options *
     return rc ? rc : k3_job_clear_set(job, err);
 }
 
+/* The set is there already: judge it as it is, unless another run replaces it meanwhile. */
+static int take_finished(struct k3_job *job, const struct k3_plan *plan,
+                         struct k3_convert_report *report, struct k3_err *err)
+{
+    struct k3_err judged;
+    struct stat seen;
+    bool found;
+    int rc = k3_job_find_set(job, &found, &seen, err);
+    if (rc)
+        return rc;
+    k3_err_init(&judged);
+    rc = k3_job_check_finished(job, &judged);
+    if (!rc)
+        (void)k3_casts_of_set(job, plan, &report->casts, &judged);
+    rc = k3_job_end_judging(job, &seen, &judged, err);
+    return rc ? rc : k3_job_clear_partial(job, err);
+}
+
 /* Settle what the directories hold: was_finished when there is nothing to do. */
 static int settle(struct k3_convert *convert, const struct k3_convert_options *options,
                   struct k3_convert_report *report, struct k3_err *err)
@@ -304,12 +322,8 @@ static int settle(struct k3_convert *convert, const struct k3_convert_options *o
     if (rc)
         state = K3_JOB_OTHER; /* a damaged manifest is no reason to refuse --force */
     report->was_finished = state == K3_JOB_FINISHED && !options->force;
-    if (report->was_finished) {
-        rc = k3_job_check_finished(job, err);
-        if (!rc)
-            rc = k3_casts_of_set(job, plan, &report->casts, err);
-        return rc ? rc : k3_job_clear_partial(job, err);
-    }
+    if (report->was_finished)
+        return take_finished(job, plan, report, err);
     if (state == K3_JOB_OTHER && !options->force) {
         rc = k3_job_drop_idle(job, plan, &state, found, err);
         if (rc)

@@ -61,6 +61,14 @@ int k3_job_manifest(struct k3_job *job, struct k3_manifest *manifest, struct k3_
 /* Is a finished set whole, by names and sizes?  K3_ECORRUPT naming what is not there. */
 int k3_job_check_finished(struct k3_job *job, struct k3_err *err);
 
+/* Is the first directory's manifest there, and which is it?  Before a finished set is judged. */
+int k3_job_find_set(const struct k3_job *job, bool *found, struct stat *seen, struct k3_err *err);
+/* Behind that: what the judges found (`judged`, its rc 0: nothing) counts where the manifest is
+ * still the one that was seen.  Else K3_EUNSUPPORTED: a run that replaces a set removes its
+ * manifest first, and what the judges met was that run. */
+int k3_job_end_judging(const struct k3_job *job, const struct stat *seen,
+                       const struct k3_err *judged, struct k3_err *err);
+
 /* A source file newer than the finished set, or NULL: worth a word, since a plan knows headers
  * only. */
 const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *ckpt);

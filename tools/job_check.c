@@ -1,5 +1,6 @@
 /* Purpose: judge what lies in the directories of a conversion before it is touched: foreign files,
- * a finished set that is not whole, a checkpoint that is not the one the conversion began with.
+ * a finished set that is not whole, or that another run replaces, a checkpoint that is not the one
+ * the conversion began with.
  * Owns: nothing.
  * Threads: the main thread.
  * Errors: K3_EUNSUPPORTED (in the way, other sources), K3_ECORRUPT (a finished set with gaps),
@@ -145,6 +146,36 @@ int k3_job_check_finished(struct k3_job *job, struct k3_err *err)
         rc = check_entry(&job->outs[0], manifest.headers.name, manifest.headers.bytes, err);
     k3_manifest_fini(&manifest);
     return rc;
+}
+
+int k3_job_find_set(const struct k3_job *job, bool *found, struct stat *seen, struct k3_err *err)
+{
+    memset(seen, 0, sizeof *seen);
+    int rc = k3_file_find(&job->outs[0], K3_MANIFEST_NAME, found, err);
+    if (!rc && *found) /* gone since: *seen is that of no file, which the end of judging says */
+        (void)fstatat(job->outs[0].fd, K3_MANIFEST_NAME, seen, AT_SYMLINK_NOFOLLOW);
+    return rc;
+}
+
+int k3_job_end_judging(const struct k3_job *job, const struct stat *seen,
+                       const struct k3_err *judged, struct k3_err *err)
+{
+    const struct k3_dir *dir = &job->outs[0];
+    struct stat now = {0};
+    if (judged->rc == K3_ENOMEM || judged->rc == K3_ECANCELED)
+        return k3_fail_as(err, judged);
+    if (fstatat(dir->fd, K3_MANIFEST_NAME, &now, AT_SYMLINK_NOFOLLOW) && errno != ENOENT)
+        return judged->rc ? k3_fail_as(err, judged)
+                          : k3_fail_sys(err, errno, "%s/%s: stat", dir->path, K3_MANIFEST_NAME);
+    /* A file that is made anew may get the number of the one that was removed. */
+    if (now.st_nlink && now.st_dev == seen->st_dev && now.st_ino == seen->st_ino &&
+        k3_time_ns(&now.st_mtim) == k3_time_ns(&seen->st_mtim))
+        return k3_fail_as(err, judged);
+    return k3_fail_at(err, K3_EUNSUPPORTED, K3_MANIFEST_NAME, -1,
+                      "%s: another run has begun to replace this set (its %s was removed or "
+                      "replaced meanwhile): wait until that run is done, then run the same command "
+                      "again",
+                      dir->path, K3_MANIFEST_NAME);
 }
 
 const char *k3_job_newer_source(const struct k3_job *job, const struct k3_ckpt *ckpt)

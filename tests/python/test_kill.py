@@ -407,6 +407,31 @@ def race_end(bench, suite):
             shutil.rmtree(out)
 
 
+def race_replace(bench, suite):
+    """A program judges a finished set; meanwhile another run replaces it."""
+    out = bench.fresh()
+    bench.convert(out)
+    for what, arguments in (("seal", ["seal", "--out", out]), ("convert", bench.arguments(out, 1))):
+        count = os.path.join(bench.room, "count")
+        bench.tool.run(*arguments, shim={"SET": "read", "COUNT_FILE": count})
+        total = read_count(count)[0]
+        for number in spread(total, 3) if what == "seal" else (total,):
+            child = bench.tool.start(*arguments, shim={"SET": "read", "KILL_AT": number,
+                                                       "KILL_SIGNAL": "STOP"})
+            stopped = wait_stopped(child)
+            # It has removed the set, and stands still before it makes the new one.
+            other = bench.tool.start(*bench.arguments(out, 1, ["--force"]),
+                                     shim={"KILL_AT": len(bench.golden) + 4, "KILL_SIGNAL": "STOP"})
+            removed = wait_stopped(other) and "k3-shards.json" not in files_of(out)
+            result = go_on(child)
+            suite.check(stopped and removed and result.code == 4 and
+                        result.err.count("\n") == 1,
+                        f"{what} stopped at read {number}, and the set goes: exit 4", result)
+            bad = bench.finished(out, go_on(other))
+            suite.check(not bad, f"{what} stopped at read {number}: the other run finishes", bad)
+    shutil.rmtree(out)
+
+
 def group_race(bench, suite, _everything):
     first_rename = bench.letters.rindex("rrrrr") + 1
     race(bench, suite, "in the middle of an item", bench.total // 2)
@@ -414,6 +439,7 @@ def group_race(bench, suite, _everything):
     race(bench, suite, "in the middle of seal", first_rename)
     race_start(bench, suite)
     race_end(bench, suite)
+    race_replace(bench, suite)
     out = bench.fresh()
     children = [bench.tool.start(*bench.arguments(out, 2)) for _ in range(4)]
     results = [end_of(child) for child in children]
