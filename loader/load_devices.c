@@ -15,14 +15,25 @@ static int fail_text(const char *text, const char *why, struct k3_err *err)
                    text, why);
 }
 
-/* Decimal digits at *at; false where there are none or they are too many. */
+/* The same of one entry of a list, as it was written. */
+static int fail_entry(const char *text, const char *entry, const char *why, struct k3_err *err)
+{
+    return k3_fail(
+        err, K3_EUSAGE, "device '%.100s': '%.*s' %s: write host, cuda:0, cuda:0-7 or hip:0,2", text,
+        (int)strnlen(entry, strcspn(entry, ",") < 40 ? strcspn(entry, ",") : 40), entry, why);
+}
+
+/* Decimal digits at *at, beyond INDEX_MAX one more than it; false where there are none. */
 static bool take_number(const char **at, uint32_t *number)
 {
     const char *begin = *at;
     *number = 0;
-    while (**at >= '0' && **at <= '9' && *number <= INDEX_MAX)
-        *number = *number * 10 + (uint32_t)(*(*at)++ - '0');
-    return *at != begin && *number <= INDEX_MAX;
+    for (; **at >= '0' && **at <= '9'; ++*at)
+        if (*number <= INDEX_MAX)
+            *number = *number * 10 + (uint32_t)(**at - '0');
+    if (*number > INDEX_MAX)
+        *number = INDEX_MAX + 1;
+    return *at != begin;
 }
 
 static int add_range(struct k3_load_devices *out, uint32_t first, uint32_t last, const char *text,
@@ -44,19 +55,24 @@ static int take_list(const char *list, const char *text, struct k3_load_devices 
 {
     int rc = 0;
     for (const char *at = list; !rc; at++) {
+        const char *const entry = at;
         uint32_t first, last;
         if (!take_number(&at, &first))
             return fail_text(
                 text, "numbers from 0 to 255 stand behind the colon, with one comma between two",
                 err);
         last = first;
-        if (*at == '-' && (at++, !take_number(&at, &last) || last < first))
-            return fail_text(text, "a range goes from a smaller number to a larger one", err);
+        if (*at == '-' && (at++, !take_number(&at, &last)))
+            return fail_entry(text, entry, "is a range without its last number", err);
+        if (first > INDEX_MAX || last > INDEX_MAX)
+            return fail_entry(text, entry, "goes beyond 255", err);
+        if (last < first)
+            return fail_entry(text, entry, "goes from a larger number to a smaller one", err);
         rc = add_range(out, first, last, text, err);
         if (!rc && *at == 0)
             return 0;
         if (!rc && *at != ',')
-            rc = fail_text(text, "numbers are separated by commas", err);
+            rc = fail_entry(text, entry, "is neither a number nor a range", err);
     }
     return rc;
 }

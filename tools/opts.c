@@ -116,12 +116,20 @@ static int parse_number(const struct k3_opt_row *row, const char *text, uint64_t
     return 0;
 }
 
+/* Both ends of a range as they were written, before it is walked. */
+static int check_range(const struct k3_opt_row *row, uint64_t first, uint64_t last,
+                       struct k3_err *err)
+{
+    const uint64_t wrong = first < row->min || first > row->max ? first : last;
+    if (wrong >= row->min && wrong <= row->max)
+        return 0;
+    return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is not from %" PRIu64 " to %" PRIu64,
+                   row->name, wrong, row->min, row->max);
+}
+
 static int add_number(const struct k3_opt_row *row, uint64_t value, struct k3_uints *list,
                       struct k3_err *err)
 {
-    if (value < row->min || value > row->max)
-        return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is not from %" PRIu64 " to %" PRIu64,
-                       row->name, value, row->min, row->max);
     if (list->count == K3_OPT_LIST_MAX)
         return k3_fail(err, K3_EUSAGE, "--%s: more than %u numbers", row->name, K3_OPT_LIST_MAX);
     for (uint32_t i = 0; row->kind == K3_OPT_RANKS && i < list->count; i++)
@@ -152,13 +160,11 @@ static int parse_list(const struct k3_opt_row *row, const char *text, struct k3_
         if (!p || (*p && *p != ','))
             return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a list like %s", row->name, text,
                            row->kind == K3_OPT_RANKS ? "0,2-5" : "23,23,24,23");
-        for (uint64_t value = first;; value++) {
-            int rc = add_number(row, value, list, err);
-            if (rc)
-                return rc;
-            if (value == last)
-                break;
-        }
+        int rc = check_range(row, first, last, err);
+        for (uint64_t value = first; value <= last && !rc; value++) /* both are small */
+            rc = add_number(row, value, list, err);
+        if (rc)
+            return rc;
         if (!*p)
             return 0;
     }

@@ -53,6 +53,8 @@ try load d --ranks 0,2-4,3
 try load d --ranks 0,
 try load d --ranks 1,0-2
 try load d --ranks 0-4096
+try load d --ranks 0-4294967295
+try load d --ranks 5000-5001
 try load d --ranks x
 try load d --staging 1
 try load d --staging 5GiB
@@ -68,6 +70,10 @@ try bench d --device cuda:0,0
 try bench d --device cuda:0,,1
 try bench d --device cuda:3-1
 try bench d --device cuda:256
+try bench d --device cuda:1,0-4294967296
+try bench d --device hip:0-
+try bench d --device hip:2,0-x
+try bench d --device hip:0-1-2
 try bench d --device gpu:0
 try load d --io telepathy
 try load d --device cuda:0
