@@ -115,8 +115,8 @@ struct k3_load_open_check {
     const uint8_t *last_result; /* borrowed */
 };
 
-/* Checks of one leg under way at most: the queues of 64 host lanes. */
-#define K3_LOAD_OPEN_CHECK_COUNT 8192u
+/* Of wrong units, second reads and a check of all: what still changes then is no accident. */
+#define K3_LOAD_ROUND_COUNT 3u
 
 struct k3_load_leg {
     struct k3_load *load;
@@ -129,7 +129,7 @@ struct k3_load_leg {
     struct k3_load_batch *batches; /* one for each lane; owned */
     struct k3_load_waits waits;
     struct k3_load_open_check *open_checks; /* a ring, of a trace; owned */
-    uint32_t open_check_begin, open_check_count;
+    uint64_t open_check_begin, open_check_count, open_check_cap;
     uint64_t lane_ops[K3_LANE_COUNT_MAX]; /* operations begun on each lane */
     void *bounce;                         /* one unit, for second reads */
     uint8_t *scratch, *zeros;             /* on the device, where views are bound; owned */

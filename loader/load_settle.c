@@ -15,9 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of wrong units, second reads and a check of all: what still changes then is no accident. */
-#define ROUND_COUNT 3u
-
 /* A unit is wrong after its second read, which lies in `bounce`: say which, and what is in it. */
 static int fail_unit(struct k3_load_leg *leg, const struct k3_load_part *part, uint32_t unit,
                      const char *path, struct k3_err *err)
@@ -99,6 +96,7 @@ static int second_read(struct k3_load_leg *leg, struct k3_load_part *part, uint3
     if (!rc)
         rc = k3_load_checks_flush(leg, 0, err);
     int wait_rc = leg->dev_ops->copy_wait(leg->dev, 0, K3_DEV_WAIT_ALL, err);
+    k3_load_trace_checks_done(leg);
     if (!rc)
         rc = wait_rc;
     if (!rc && load->verify && part->results[unit] != K3_UNIT_RIGHT)
@@ -160,7 +158,7 @@ static int check_all(struct k3_load_leg *leg, struct k3_err *err)
 
 int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
 {
-    for (uint32_t round = 0; round < ROUND_COUNT; round++) {
+    for (uint32_t round = 0; round < K3_LOAD_ROUND_COUNT; round++) {
         uint64_t wrong_count = 0;
         int rc = settle_round(leg, &wrong_count, err);
         if (!rc && wrong_count)
@@ -171,5 +169,5 @@ int k3_load_leg_settle(struct k3_load_leg *leg, struct k3_err *err)
     return k3_fail(err, K3_EDEVICE,
                    "device %s: units that were right are wrong again, %u times in a row: memory or "
                    "bus is faulty; test the machine",
-                   leg->name, ROUND_COUNT);
+                   leg->name, K3_LOAD_ROUND_COUNT);
 }

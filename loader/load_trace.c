@@ -3,10 +3,12 @@
  * Owns: the table of events, made at open.
  * Threads: legs add events beside each other; the caller's thread writes the file.
  * Errors: K3_ENOMEM, K3_EIO naming the file.
- * Invariants: a run allocates nothing here; the end of a copy or check is when the loader saw that
- * it was done, which is late by at most the time until it needed to know. */
+ * Invariants: a run allocates nothing here, and there is room for all it can do; the end of a copy
+ * or check is when the loader saw that it was done, which is late by at most the time until it
+ * needed to know. */
 #include "load_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,9 +16,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* For each chunk a read, a copy, and checks: one, but where units cross bound views. */
-#define EVENTS_PER_CHUNK 10u
-#define FLUSH_BYTES      ((size_t)1 << 20)
+/* Of a unit at most: its first check, and in each round of second reads one by itself and one of
+ * all.  A check is of one unit or more. */
+#define CHECKS_PER_UNIT (1u + 2u * K3_LOAD_ROUND_COUNT)
+#define FLUSH_BYTES     ((size_t)1 << 20)
+
+static uint64_t unit_count_of(const struct k3_load_leg *leg)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < leg->chunk_count; i++)
+        count += leg->chunks[i].unit_count;
+    return count;
+}
 
 int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err)
 {
@@ -24,7 +35,10 @@ int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *er
     if (!path)
         return 0;
     trace->path = strdup(path);
-    trace->cap = load->chunk_count * EVENTS_PER_CHUNK + K3_LANE_COUNT_MAX;
+    /* A read and a copy of each chunk.  The system gives memory only to what is written. */
+    trace->cap = load->chunk_count * 2;
+    for (uint32_t i = 0; i < load->leg_count; i++)
+        trace->cap += unit_count_of(&load->legs[i]) * CHECKS_PER_UNIT;
     trace->events = calloc(trace->cap, sizeof *trace->events);
     trace->submit_seconds = calloc(load->chunk_count + 1, sizeof *trace->submit_seconds);
     if (!trace->path || !trace->events || !trace->submit_seconds)
@@ -32,7 +46,8 @@ int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *er
                        load->chunk_count);
     for (uint32_t i = 0; i < load->leg_count; i++) {
         struct k3_load_leg *leg = &load->legs[i];
-        leg->open_checks = calloc(K3_LOAD_OPEN_CHECK_COUNT, sizeof *leg->open_checks);
+        leg->open_check_cap = unit_count_of(leg); /* each is checked once until lanes are empty */
+        leg->open_checks = calloc(leg->open_check_cap + 1, sizeof *leg->open_checks);
         if (!leg->open_checks)
             return k3_fail(err, K3_ENOMEM, "no memory for a trace");
     }
@@ -60,8 +75,8 @@ void k3_load_trace_add(struct k3_load *load, const struct k3_load_event *event)
     if (!trace->events)
         return;
     uint64_t n = atomic_fetch_add_explicit(&trace->count, 1, memory_order_relaxed);
-    if (n < trace->cap)
-        trace->events[n] = *event;
+    assert(n < trace->cap);
+    trace->events[n] = *event;
 }
 
 void k3_load_trace_units(struct k3_load_leg *leg, enum k3_load_event_kind kind,
@@ -103,10 +118,8 @@ void k3_load_trace_checks(struct k3_load_leg *leg, uint32_t lane)
     for (uint32_t i = 0; leg->open_checks && i < leg->batches[lane].check_count; i++) {
         const struct k3_dev_check *check = &leg->batches[lane].checks[i];
         const uint32_t part = part_of_result(load, check->result);
-        if (leg->open_check_count == K3_LOAD_OPEN_CHECK_COUNT)
-            return; /* the trace has room for no more at once; the checks go on */
-        const uint32_t at = (leg->open_check_begin + leg->open_check_count++) %
-                            K3_LOAD_OPEN_CHECK_COUNT;
+        assert(leg->open_check_count < leg->open_check_cap);
+        const uint64_t at = (leg->open_check_begin + leg->open_check_count++) % leg->open_check_cap;
         leg->open_checks[at] = (struct k3_load_open_check){
             .event = {.begin_seconds = k3_load_now(),
                       .leg = (uint32_t)(leg - load->legs),
@@ -128,7 +141,7 @@ void k3_load_trace_checks_done(struct k3_load_leg *leg)
             return;
         open->event.end_seconds = k3_load_now();
         k3_load_trace_add(leg->load, &open->event);
-        leg->open_check_begin = (leg->open_check_begin + 1) % K3_LOAD_OPEN_CHECK_COUNT;
+        leg->open_check_begin = (leg->open_check_begin + 1) % leg->open_check_cap;
         leg->open_check_count--;
     }
 }
@@ -197,7 +210,7 @@ int k3_load_trace_write(struct k3_load *load, struct k3_err *err)
     k3_text_init(&text);
     k3_text_putf(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     put_names(load, &text);
-    for (uint64_t i = 0; i < count && i < trace->cap && !rc; i++) {
+    for (uint64_t i = 0; i < count && !rc; i++) {
         put_event(load, &trace->events[i], &text);
         if (text.bytes >= FLUSH_BYTES)
             rc = write_all(fd, trace->path, &text, err);

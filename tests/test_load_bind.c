@@ -647,7 +647,7 @@ static void test_trace(void **state)
         assert_int_not_equal(access(path, F_OK), 0);
         for (int turn = 0; turn < 2; turn++) {
             assert_int_equal(k3_load_run(load, &err), 0);
-            trace_check(load, path, bound);
+            trace_check(load, path, bound, 1);
             assert_int_equal(unlink(path), 0);
         }
         close_load();
@@ -677,6 +677,32 @@ static void test_trace_of_failure(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* Every unit comes wrong: its first check, that of its second read and the one of all are in the
+ * trace, which has no room to spare for them. */
+static void test_trace_of_second_reads(void **state)
+{
+    (void)state;
+    static const struct fault_io_rule stale = {FAULT_IO_STALE, 1, UINT64_MAX};
+    char path[128];
+    struct k3_load_options options = options_for(&one, NULL);
+    snprintf(path, sizeof path, "%s/trace.json", one.root);
+    options.trace_path = path;
+    assert_int_equal(open_load(&options, &stale, NULL), 0);
+    assert_int_equal(k3_load_run(load, &err), 0);
+    assert_int_equal(reread_units(), load->unit_count);
+    trace_check(load, path, false, 3);
+    assert_int_equal(unlink(path), 0);
+    close_load();
+    /* The most there may be of one chunk whose units are all checked alone, in every round. */
+    options = options_for(&one, &room_one);
+    options.trace_path = path;
+    assert_int_equal(open_load(&options, NULL, NULL), 0);
+    assert_true(load->trace.cap >= 2 * load->chunk_count + 7 * load->unit_count);
+    assert_true(load->legs[0].open_check_cap >= load->unit_count);
+    print_message("%llu chunks, %llu units\n", (unsigned long long)load->chunk_count,
+                  (unsigned long long)load->unit_count);
+}
+
 /* ---- pace ---- */
 
 /* No read is asked for before the bytes ahead of it were due; later is never wrong. */
@@ -702,7 +728,7 @@ static void test_pace(void **state)
         assert_int_equal(open_load(&options, NULL, NULL), 0);
         assert_int_equal(bound ? last_step(3) : k3_load_run(load, &err), 0);
         check_pace(options.bytes_per_second);
-        trace_check(load, path, bound);
+        trace_check(load, path, bound, 1);
         if (bound)
             bind_room_check(&room_one, 0, MINI_RANK_COUNT);
         else
@@ -768,16 +794,27 @@ static int remove_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LOAD_TEST(test_bound),         LOAD_TEST(test_bound_public),
-        LOAD_TEST(test_pieces),        LOAD_TEST(test_one_rank),
-        LOAD_TEST(test_refused_binds), LOAD_TEST(test_refused_others),
-        LOAD_TEST(test_read_faults),   LOAD_TEST(test_skipped_copies),
-        LOAD_TEST(test_flips),         LOAD_TEST(test_flipped_files),
-        LOAD_TEST(test_no_verify),     LOAD_TEST(test_steps),
-        LOAD_TEST(test_steps_bound),   LOAD_TEST(test_close_in_steps),
-        LOAD_TEST(test_steps_fail),    LOAD_TEST(test_cancel),
-        LOAD_TEST(test_trace),         LOAD_TEST(test_trace_of_failure),
-        LOAD_TEST(test_pace),          LOAD_TEST(test_cancel_between_steps),
+        LOAD_TEST(test_bound),
+        LOAD_TEST(test_bound_public),
+        LOAD_TEST(test_pieces),
+        LOAD_TEST(test_one_rank),
+        LOAD_TEST(test_refused_binds),
+        LOAD_TEST(test_refused_others),
+        LOAD_TEST(test_read_faults),
+        LOAD_TEST(test_skipped_copies),
+        LOAD_TEST(test_flips),
+        LOAD_TEST(test_flipped_files),
+        LOAD_TEST(test_no_verify),
+        LOAD_TEST(test_steps),
+        LOAD_TEST(test_steps_bound),
+        LOAD_TEST(test_close_in_steps),
+        LOAD_TEST(test_steps_fail),
+        LOAD_TEST(test_cancel),
+        LOAD_TEST(test_trace),
+        LOAD_TEST(test_trace_of_failure),
+        LOAD_TEST(test_trace_of_second_reads),
+        LOAD_TEST(test_pace),
+        LOAD_TEST(test_cancel_between_steps),
     };
     const struct CMUnitTest direct_tests[] = {
         LOAD_TEST(test_bound),       LOAD_TEST(test_read_faults), LOAD_TEST(test_flips),

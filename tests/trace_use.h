@@ -7,7 +7,9 @@
 
 /* The document; k3_doc_free. */
 struct k3_doc *trace_read(const char *path);
-/* Every unit of the load was read and checked once, and copied at most once, with slots. */
-void trace_check(const struct k3_load *load, const char *path, bool has_slots);
+/* Every unit of the load was read once, checked so many times, and copied at most once, with slots.
+ */
+void trace_check(const struct k3_load *load, const char *path, bool has_slots,
+                 uint32_t check_count);
 
 #endif
