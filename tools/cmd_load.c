@@ -34,7 +34,7 @@ struct load_run {
     uint32_t rank_count;
     uint64_t total_bytes;
     struct k3_cast_sums casts;
-    char policy[K3_POLICY_TEXT_BYTES];
+    char policy[K3_POLICY_TEXT_BYTES], short_policy[K3_POLICY_TEXT_BYTES];
     uint64_t told_bytes; /* progress so far */
     uint64_t peak_bytes;
     struct k3_progress progress;
@@ -110,8 +110,10 @@ static int judge(struct load_run *run, struct k3_err *err)
         rc = list_ranks(run, set, err);
     if (!rc && !k3_policy_is_verbatim(&set->plan->policy))
         rc = k3_set_cast_sums(set, &run->casts, err);
-    if (!rc)
+    if (!rc) {
         k3_policy_text(&set->plan->policy, run->policy);
+        k3_policy_short_text(&set->plan->policy, run->short_policy);
+    }
     if (!rc && !strcmp(run->opts->device, "host")) /* a GPU tells when its memory is asked for */
         rc = check_memory(run, err);
     k3_set_close(set);
@@ -188,7 +190,7 @@ static void print_policy(const struct load_run *run)
     k3_text_init(&casts);
     if (run->casts.cast_count)
         k3_cast_sums_put(&run->casts, &casts);
-    printf("policy    %s%s%s\n", run->policy, casts.bytes ? ": " : "",
+    printf("policy    %s%s%s\n", run->short_policy, casts.bytes ? ": " : "",
            casts.bytes ? casts.data : "");
     k3_text_fini(&casts);
 }

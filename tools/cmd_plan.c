@@ -236,7 +236,7 @@ static int print_text(const struct plan_view *view, const struct k3_opts *opts, 
     uint64_t largest = k3_largest_image(&plan->config, &plan->layout, &plan->policy, &rank);
     char policy[K3_POLICY_TEXT_BYTES];
     k3_layout_describe(&plan->layout, layout, sizeof layout);
-    k3_policy_text(&plan->policy, policy);
+    k3_policy_short_text(&plan->policy, policy);
     k3_hex_encode(plan->digest, K3_DIGEST_BYTES, digest);
     printf("checkpoint  %s: %s tensors, %s in %u files of %s\n", plan->config.model->architecture,
            k3_count_text(plan->tensor_count).s, k3_size_text(plan->tensor_bytes).s,

@@ -4,6 +4,7 @@
  * Errors: K3_ENOMEM.
  * Invariant: nothing is left out without saying how much. */
 #include "inspect.h"
+#include "policy.h"
 #include "sizes.h"
 #include "text.h"
 
@@ -34,13 +35,30 @@ static void put_name(const char *name, int cells)
     printf("%-*s ", cells, shown);
 }
 
+/* The tree has the canonical text, which lists every role; people get the one of a command line. */
+static void put_policy(const char *canonical, struct k3_text *out)
+{
+    char text[K3_POLICY_TEXT_BYTES];
+    struct k3_policy policy;
+    struct k3_err ignored;
+    k3_err_init(&ignored);
+    if (k3_policy_parse(canonical, &policy, &ignored)) {
+        k3_text_puts(out, canonical);
+        return;
+    }
+    k3_policy_short_text(&policy, text);
+    k3_text_puts(out, text);
+}
+
 /* A scalar as text: bytes and counts as people read them, all else as JSON has it. */
 static int put_scalar(const char *name, const struct k3_doc *value, bool in_table,
                       struct k3_text *out, struct k3_err *err)
 {
     uint64_t number;
     const char *string = k3_doc_string(value);
-    if (string) {
+    if (string && !strcmp(name, "policy")) {
+        put_policy(string, out);
+    } else if (string) {
         k3_text_puts(out, string);
     } else if (k3_doc_integer(value, &number)) {
         bool is_size = ends_with(name, "bytes");

@@ -109,3 +109,13 @@ for i in 0 1; do
 done
 "$K3" convert ckpt --tp 2 --out shared --quant nvfp4 --worker 1 --workers 4 --json --quiet |
     grep -o '"items":[0-9]*,"resumed_items":[0-9]*'
+# a policy is said as short as a command line has it, in --json in full
+long=fp8-block,experts=nvfp4
+"$K3" convert ckpt --tp 2 --out long --quant $long --quiet >/dev/null
+"$K3" plan ckpt --tp 2 --quant $long | grep '^policy'
+"$K3" inspect long | grep -i '^policy'
+"$K3" load long | grep '^policy'
+"$K3" verify long --quick | grep -o 'cast .*'
+for args in "plan ckpt --tp 2 --quant $long" "inspect long" "load long"; do
+    "$K3" $args --json --quiet | grep -o '"policy":"attention[^"]*"'
+done
