@@ -24,6 +24,8 @@ void k3_part_check_fini(struct k3_part_check *part)
     free(part->state);
     free(part->pads);
     free(part->numbers);
+    free(part->scales);
+    free(part->has_bad_scale);
     k3_problems_fini(&part->problems);
 }
 
@@ -104,6 +106,14 @@ int k3_part_check_numbers(const struct k3_set_check *check, struct k3_part_check
         else
             part->numbers_at = (struct k3_file_range){part->entry->data_offset + begin,
                                                       part->entry->data_offset + end};
+    }
+    if (!rc)
+        rc = k3_cast_scales_find(check->set->plan, &layout, &part->scales, &part->scale_range_count,
+                                 err);
+    if (!rc && part->scales) {
+        part->has_bad_scale = calloc((size_t)part->unit_count, 1);
+        if (!part->has_bad_scale)
+            rc = k3_fail(err, K3_ENOMEM, "no memory for the scales of %s", part->name);
     }
     k3_part_fini(&layout);
     return rc;
@@ -360,6 +370,11 @@ static int judge_whole(struct k3_part_check *part, struct k3_err *err)
     return 0;
 }
 
+static bool is_as_recorded(const struct k3_part_check *part, uint64_t unit)
+{
+    return part->state[unit] == K3_UNIT_IS_RIGHT || part->state[unit] == K3_UNIT_PAD_NOT_ZERO;
+}
+
 /* The numbers beside casts, where the units that hold them are as recorded. */
 static int tell_numbers(struct k3_set_check *check, struct k3_part_check *part, struct k3_err *err)
 {
@@ -369,12 +384,78 @@ static int tell_numbers(struct k3_set_check *check, struct k3_part_check *part, 
     if (!part->numbers || end > part->present_count)
         return 0;
     for (uint64_t u = part->numbers_at.begin_offset / K3_UNIT_BYTES; u < end; u++)
-        if (part->state[u] != K3_UNIT_IS_RIGHT && part->state[u] != K3_UNIT_PAD_NOT_ZERO)
+        if (!is_as_recorded(part, u))
             return 0;
     snprintf(file, sizeof file, "%s/%s", part->dir->path, part->name);
     int rc = k3_part_build(check->set->plan, part->entry->rank, part->entry->part, &layout, err);
     if (!rc)
         k3_cast_numbers_judge(&check->numbers, &layout, part->numbers, file, &part->problems);
+    k3_part_fini(&layout);
+    return rc;
+}
+
+/* Scales of the units that are as recorded. */
+static uint64_t count_scales(const struct k3_part_check *part)
+{
+    const uint64_t data_at = part->entry->data_offset;
+    uint64_t count = 0;
+    for (uint32_t r = 0; r < part->scale_range_count; r++) {
+        const struct k3_scale_range *range = &part->scales[r];
+        const unsigned one = k3_dtype_bits(range->dtype) / 8;
+        for (uint64_t at = range->begin_offset, next; at < range->end_offset; at = next) {
+            next = (at / K3_UNIT_BYTES + 1) * K3_UNIT_BYTES;
+            next = next > range->end_offset ? range->end_offset : next;
+            const uint64_t unit = (data_at + at) / K3_UNIT_BYTES;
+            if (unit < part->present_count && is_as_recorded(part, unit))
+                count += (next - at) / one;
+        }
+    }
+    return count;
+}
+
+/* Name the scales of one unit that can be none: it is read once more. */
+static void tell_unit_scales(const struct k3_set_check *check, struct k3_part_check *part,
+                             const struct k3_part *layout, uint64_t unit)
+{
+    char file[K3_ERR_TEXT_BYTES / 2];
+    const uint64_t before = part->problems.count;
+    struct k3_scale_piece piece = {.data = check->workers[0].buffer,
+                                   .offset = unit * K3_UNIT_BYTES - part->entry->data_offset,
+                                   .bytes = K3_UNIT_BYTES};
+    int fd = -1;
+    snprintf(file, sizeof file, "%s/%s", part->dir->path, part->name);
+    int rc = k3_file_open(part->dir, part->name, false, &fd, NULL, NULL);
+    if (!rc)
+        rc = k3_file_read(fd, part->name, check->workers[0].buffer, piece.bytes,
+                          unit * K3_UNIT_BYTES, NULL);
+    if (fd >= 0)
+        close(fd);
+    if (!rc)
+        k3_cast_scales_judge(check->set->plan, layout, &piece, file, &part->problems);
+    if (part->problems.count == before)
+        k3_problems_add(&part->problems,
+                        "%s: unit %llu held scales that can be none, and a second read does not "
+                        "show them: verify again",
+                        file, (unsigned long long)unit);
+}
+
+/* Scales that can be none, in units that are as recorded. */
+static int tell_scales(struct k3_set_check *check, struct k3_part_check *part, struct k3_err *err)
+{
+    struct k3_part layout = {0};
+    bool is_built = false;
+    int rc = 0;
+    check->scale_count += count_scales(part);
+    for (uint64_t u = 0; part->has_bad_scale && u < part->present_count && !rc; u++) {
+        if (!part->has_bad_scale[u])
+            continue;
+        if (!is_built)
+            rc = k3_part_build(check->set->plan, part->entry->rank, part->entry->part, &layout,
+                               err);
+        is_built = true;
+        if (!rc)
+            tell_unit_scales(check, part, &layout, u);
+    }
     k3_part_fini(&layout);
     return rc;
 }
@@ -402,6 +483,8 @@ static int tell_part(struct k3_set_check *check, struct k3_part_check *part, str
         rc = judge_whole(part, err);
     if (!rc)
         rc = tell_numbers(check, part, err);
+    if (!rc && !check->verify->quick)
+        rc = tell_scales(check, part, err);
     for (uint32_t i = 0; i < part->problems.kept_count; i++)
         k3_problems_add(&check->verify->problems, "%s", part->problems.text[i]);
     check->verify->problems.count += part->problems.count - part->problems.kept_count;
@@ -437,6 +520,8 @@ int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err)
                       manifest->file_count);
     if (globals)
         k3_verify_checked(check->verify, "%s global scales", k3_count_text(globals).s);
+    if (check->scale_count)
+        k3_verify_checked(check->verify, "%s scales of casts", k3_count_text(check->scale_count).s);
     if (shapes)
         k3_verify_checked(check->verify, "%s shapes of casts", k3_count_text(shapes).s);
     return rc;

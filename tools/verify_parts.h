@@ -3,6 +3,7 @@
 #define K3_VERIFY_PARTS_H
 
 #include "cast_numbers.h"
+#include "cast_scales.h"
 #include "ckpt.h"
 #include "sha256.h"
 #include "verify.h"
@@ -28,11 +29,13 @@ struct k3_part_check {
     struct k3_file_range *pads;        /* owned */
     uint8_t *numbers;                  /* bytes of numbers_at, as they were proved; owned */
     struct k3_file_range numbers_at;   /* global scales and shapes of casts; empty: none */
+    struct k3_scale_range *scales;     /* of casts; owned */
+    uint8_t *has_bad_scale;            /* by unit, where there are scales; owned */
     struct k3_problems problems;
     uint64_t unit_count;
     uint64_t present_count; /* whole units that the file has, at most unit_count */
     uint64_t first_task;
-    uint32_t pad_count;
+    uint32_t pad_count, scale_range_count;
     bool is_missing;
     char name[K3_NAME_BYTES_MAX + 1];
 };
@@ -50,6 +53,7 @@ struct k3_set_check {
     uint8_t **digests;           /* by rank; owned */
     struct k3_check_worker *workers;
     struct k3_cast_numbers numbers; /* while the report is made */
+    uint64_t scale_count;           /* judged */
     uint32_t part_count, rank_count, worker_count;
     struct k3_progress progress;
 };
@@ -62,7 +66,8 @@ int k3_part_check_open(struct k3_set_check *check, struct k3_part_check *part, i
 int k3_part_check_header(const struct k3_set_check *check, struct k3_part_check *part, int fd,
                          struct k3_err *err);
 
-/* The header is the plan's: find the numbers beside casts, and room for them.  Fails: K3_ENOMEM. */
+/* The header is the plan's: find the numbers beside casts, room for them, and the scales.
+ * Fails: K3_ENOMEM. */
 int k3_part_check_numbers(const struct k3_set_check *check, struct k3_part_check *part,
                           struct k3_err *err);
 

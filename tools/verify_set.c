@@ -100,6 +100,28 @@ static void keep_numbers(struct k3_part_check *part, uint64_t begin, const uint8
                (size_t)(to - from));
 }
 
+/* Scales that can be none are named when all units were read. */
+static void look_at_scales(struct k3_part_check *part, uint64_t unit, const uint8_t *data)
+{
+    const uint64_t begin = unit * K3_UNIT_BYTES - part->entry->data_offset;
+    const uint64_t end = begin + K3_UNIT_BYTES;
+    uint32_t low = 0, high = part->scale_range_count; /* the first range that ends behind begin */
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (part->scales[middle].end_offset <= begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < part->scale_range_count && part->scales[low].begin_offset < end; low++) {
+        const struct k3_scale_range *range = &part->scales[low];
+        const uint64_t from = range->begin_offset < begin ? begin : range->begin_offset;
+        const uint64_t to = range->end_offset > end ? end : range->end_offset;
+        if (!k3_scales_are_possible(range->dtype, data + (from - begin), (size_t)(to - from)))
+            part->has_bad_scale[unit] = 1;
+    }
+}
+
 /* Judge one unit that lies in memory. */
 static void judge_unit(struct k3_part_check *part, uint64_t unit, const uint8_t *data,
                        struct k3_sha256 *sha)
@@ -121,6 +143,7 @@ static void judge_unit(struct k3_part_check *part, uint64_t unit, const uint8_t 
             part->state[unit] = K3_UNIT_PAD_NOT_ZERO;
     }
     keep_numbers(part, begin, data);
+    look_at_scales(part, unit, data);
 }
 
 /* Read and judge units [first, first + count); one that cannot be read is marked and passed over.

@@ -1,10 +1,11 @@
-"""Global scales and shapes of casts (FORMAT.md 4.7) that were changed, with every digest above them
-made anew: only what the plan fixes, and what must be one number, can tell.
+"""Scales, global scales and shapes of casts (FORMAT.md 4.7) that were changed, with every digest
+above them made anew: only what the plan fixes, and what must be one number, can tell.
 
 Usage: test_cast_numbers.py (K3 and K3_BUILD in the environment).
 """
 import json
 import os
+import re
 import shutil
 import struct
 import sys
@@ -125,13 +126,81 @@ def shapes(good):
     name = EXPERT + "w2.weight_shape"
     rows, columns = struct.unpack("<2q", get(good, 0, name, 16))
     seen = f"the matrix has [{rows}, {columns}] values on this rank"
-    yield Case("a row more", name, struct.pack("<q", rows + 1), f"0] is {rows + 1}, wanted {rows}: {seen}")
+    yield Case("a row more", name, struct.pack("<q", rows + 1),
+               f"0] is {rows + 1}, wanted {rows}: {seen}")
     yield Case("columns of the whole", name, struct.pack("<q", 2 * columns),
                f"1] is {2 * columns}, wanted {columns}: {seen}", (1,), 8)
     yield Case("fewer than none", name, struct.pack("<q", -columns),
                f"1] is {-columns}, wanted {columns}: {seen}", (0,), 8)
     yield Case("rows and columns swapped", name, struct.pack("<2q", columns, rows),
                f"0] is {columns}, wanted {rows}: {seen}", (0,))
+
+
+def scales(tensor, values, wanted):
+    """Scales that no cast writes, at the ends of a tensor and in the middle, on either rank."""
+    def cases(good):
+        _, (rows, columns) = place_of(os.path.join(good, PART.format(0)), tensor)
+        places = [(0, 0), (rows - 1, columns - 1), (rows // 2, columns // 2)]
+        for i, (said, data) in enumerate(values):
+            row, column = places[i % len(places)]
+            bits = int.from_bytes(data, "little")
+            told = f"{said} (0x{bits:0{2 * len(data)}X}), wanted {wanted}: "
+            yield Case(f"a scale {tensor} of {said}", tensor, data, f"{row}, {column}] is {told}",
+                       (i % 2,), (row * columns + column) * len(data))
+    return cases
+
+
+def check_many(suite, tool, ckpt, where):
+    """All scales of a matrix at once: each that is kept has its sentence, the rest is counted."""
+    good, tensor = os.path.join(where, "good"), EXPERT + "w1.weight_scale"
+    tool.run("convert", ckpt, "--out", good, "--quant", "nvfp4", "--tp", "2", "--quiet")
+    _, (rows, columns) = place_of(os.path.join(good, PART.format(0)), tensor)
+    done = tool.run("verify", good)
+    found = re.search(r"([0-9,]+) scales of casts", done.out)
+    wanted = sum(rows * columns for rows, columns in scale_shapes(good))
+    suite.check(done.code == 0 and found and int(found[1].replace(",", "")) == wanted,
+                f"verify of a good set counts its {wanted} scales", done)
+    put(good, 0, tensor, 0, b"\x7f" * (rows * columns))
+    reseal(good)
+    done = tool.run("verify", good, "--json")
+    problems = json.loads(done.out)["problems"]
+    named = [f"tensor {tensor}[{r}, {c}] is NaN" for r in range(rows) for c in range(columns)]
+    suite.check(done.code == 3 and all(name in text for name, text in zip(named, problems)),
+                "every scale of a matrix", done)
+    shutil.rmtree(good)
+
+
+def scale_shapes(out):
+    for name in sorted(os.listdir(out)):
+        if not name.endswith(".safetensors"):
+            continue
+        with open(os.path.join(out, name), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        for tensor, entry in header.items():
+            if tensor.endswith(".weight_scale"):
+                yield entry["shape"]
+
+
+BAD_E4M3 = [("NaN", b"\x7f"), ("NaN", b"\xff"), ("0", b"\x00"), ("-0", b"\x80"), ("-1", b"\xb8")]
+BAD_BF16 = [("NaN", b"\xc0\x7f"), ("inf", b"\x80\x7f"), ("0", b"\0\0"), ("-1", b"\x80\xbf")]
+BAD_F32 = [("NaN", f32(float("nan"))), ("inf", f32(float("inf"))), ("0", f32(0)),
+           ("-2.5", f32(-2.5)), ("-0", f32(-0.0)), ("-inf", f32(-float("inf")))]
+
+
+def check_scales(suite, tool, ckpt, where):
+    expert, query = EXPERT + "w2.weight_scale", LAYER + "self_attn.q_proj.weight_scale"
+    shared = LAYER + "block_sparse_moe.shared_experts.down_proj.weight_scale"
+    number, power = "a finite number above 0", "a power of two"
+    for policy, tensor, values, wanted in (
+            ("nvfp4", expert, BAD_E4M3, number), ("nvfp4", query, BAD_F32, number),
+            ("experts=mxfp8", expert, [("NaN", b"\xff")] * 3, power),
+            ("shared=mxfp4", shared, [("NaN", b"\xff")] * 3, power),
+            ("experts=fp8-block", expert, BAD_F32, number),
+            ("attention=fp8-channel", query, BAD_F32, number),
+            ("int4-g32", expert, BAD_BF16, number),
+            ("*.shared_experts.down_proj=int4-g128", shared, BAD_BF16, number),
+            ("experts=int8-g32,oow=requant", expert, BAD_BF16, number)):
+        check_set(suite, tool, ckpt, where, policy, scales(tensor, values, wanted))
 
 
 def main():
@@ -149,6 +218,8 @@ def main():
                   globals_of("w3.weight_scale", "w1.weight_scale"))
         check_set(suite, tool, ckpt, where, "attention=fp8-tensor", fused)
         check_set(suite, tool, ckpt, where, "int4-g32", shapes)
+        check_scales(suite, tool, ckpt, where)
+        check_many(suite, tool, ckpt, where)
     return suite.finish()
 
 
