@@ -1,5 +1,5 @@
-/* Purpose: loads into memory of the caller, view by view; loads in steps, their cancel, their trace
- * and their pace; on the host, by each route.
+/* Purpose: loads into memory of the caller, view by view; loads in steps, their cancel and their
+ * pace; on the host, by each route.
  * Owns: two sets and memory for their views, for the whole run.
  * Threads: one drives each load; a second one cancels.
  * Errors: a failed assertion ends the test.
@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "bind_use.h"
-#include "doc.h"
 #include "fault_dev.h"
 #include "fault_io.h"
 #include "load_internal.h"
@@ -631,78 +630,6 @@ static void test_cancel_between_steps(void **state)
     check_images();
 }
 
-/* ---- trace ---- */
-
-static void test_trace(void **state)
-{
-    (void)state;
-    char path[128];
-    snprintf(path, sizeof path, "%s/trace.json", one.root);
-    for (int bound = 0; bound < 2; bound++) {
-        struct k3_load_options options = options_for(&one, bound ? &room_one : NULL);
-        options.trace_path = path;
-        /* Slots for all chunks: no copy is waited for before the end. */
-        options.staging_bytes = bound ? 8 << 20 : 0;
-        assert_int_equal(open_load(&options, NULL, NULL), 0);
-        assert_int_not_equal(access(path, F_OK), 0);
-        for (int turn = 0; turn < 2; turn++) {
-            assert_int_equal(k3_load_run(load, &err), 0);
-            trace_check(load, path, bound, 1);
-            assert_int_equal(unlink(path), 0);
-        }
-        close_load();
-    }
-    struct k3_load_options options = options_for(&one, NULL);
-    snprintf(path, sizeof path, "%s/no/trace.json", one.root);
-    options.trace_path = path;
-    assert_int_equal(open_load(&options, NULL, NULL), 0);
-    assert_int_equal(k3_load_run(load, &err), K3_EIO);
-    assert_non_null(strstr(err.text, path));
-}
-
-/* A run that failed leaves its trace as well. */
-static void test_trace_of_failure(void **state)
-{
-    (void)state;
-    static const struct fault_dev_rule always = {FAULT_DEV_FLIP, 1, UINT64_MAX};
-    char path[128];
-    struct k3_load_options options = options_for(&one, NULL);
-    snprintf(path, sizeof path, "%s/trace.json", one.root);
-    options.trace_path = path;
-    assert_int_equal(open_load(&options, NULL, &always), 0);
-    assert_int_equal(k3_load_run(load, &err), K3_EDEVICE);
-    struct k3_doc *root = trace_read(path);
-    assert_true(k3_doc_count(k3_doc_find(root, "traceEvents")) > load->chunk_count);
-    k3_doc_free(root);
-    assert_int_equal(unlink(path), 0);
-}
-
-/* Every unit comes wrong: its first check, that of its second read and the one of all are in the
- * trace, which has no room to spare for them. */
-static void test_trace_of_second_reads(void **state)
-{
-    (void)state;
-    static const struct fault_io_rule stale = {FAULT_IO_STALE, 1, UINT64_MAX};
-    char path[128];
-    struct k3_load_options options = options_for(&one, NULL);
-    snprintf(path, sizeof path, "%s/trace.json", one.root);
-    options.trace_path = path;
-    assert_int_equal(open_load(&options, &stale, NULL), 0);
-    assert_int_equal(k3_load_run(load, &err), 0);
-    assert_int_equal(reread_units(), load->unit_count);
-    trace_check(load, path, false, 3);
-    assert_int_equal(unlink(path), 0);
-    close_load();
-    /* The most there may be of one chunk whose units are all checked alone, in every round. */
-    options = options_for(&one, &room_one);
-    options.trace_path = path;
-    assert_int_equal(open_load(&options, NULL, NULL), 0);
-    assert_true(load->trace.cap >= 2 * load->chunk_count + 7 * load->unit_count);
-    assert_true(load->legs[0].open_check_cap >= load->unit_count);
-    print_message("%llu chunks, %llu units\n", (unsigned long long)load->chunk_count,
-                  (unsigned long long)load->unit_count);
-}
-
 /* ---- pace ---- */
 
 /* No read is asked for before the bytes ahead of it were due; later is never wrong. */
@@ -794,27 +721,15 @@ static int remove_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LOAD_TEST(test_bound),
-        LOAD_TEST(test_bound_public),
-        LOAD_TEST(test_pieces),
-        LOAD_TEST(test_one_rank),
-        LOAD_TEST(test_refused_binds),
-        LOAD_TEST(test_refused_others),
-        LOAD_TEST(test_read_faults),
-        LOAD_TEST(test_skipped_copies),
-        LOAD_TEST(test_flips),
-        LOAD_TEST(test_flipped_files),
-        LOAD_TEST(test_no_verify),
-        LOAD_TEST(test_steps),
-        LOAD_TEST(test_steps_bound),
-        LOAD_TEST(test_close_in_steps),
-        LOAD_TEST(test_steps_fail),
-        LOAD_TEST(test_cancel),
-        LOAD_TEST(test_trace),
-        LOAD_TEST(test_trace_of_failure),
-        LOAD_TEST(test_trace_of_second_reads),
-        LOAD_TEST(test_pace),
-        LOAD_TEST(test_cancel_between_steps),
+        LOAD_TEST(test_bound),         LOAD_TEST(test_bound_public),
+        LOAD_TEST(test_pieces),        LOAD_TEST(test_one_rank),
+        LOAD_TEST(test_refused_binds), LOAD_TEST(test_refused_others),
+        LOAD_TEST(test_read_faults),   LOAD_TEST(test_skipped_copies),
+        LOAD_TEST(test_flips),         LOAD_TEST(test_flipped_files),
+        LOAD_TEST(test_no_verify),     LOAD_TEST(test_steps),
+        LOAD_TEST(test_steps_bound),   LOAD_TEST(test_close_in_steps),
+        LOAD_TEST(test_steps_fail),    LOAD_TEST(test_cancel),
+        LOAD_TEST(test_pace),          LOAD_TEST(test_cancel_between_steps),
     };
     const struct CMUnitTest direct_tests[] = {
         LOAD_TEST(test_bound),       LOAD_TEST(test_read_faults), LOAD_TEST(test_flips),
