@@ -104,15 +104,16 @@ static int check_worker(const struct k3_opts *opts, struct k3_err *err)
 }
 
 /* Changed on purpose or not: the record cannot tell, so the user must. */
-static void say_outdated(const struct k3_convert_report *report)
+static void say_outdated(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
     char more[32] = "";
     if (report->hub_outdated_count > 1)
         snprintf(more, sizeof more, " and %u more", report->hub_outdated_count - 1);
     fprintf(stderr,
             "notice: %s%s: written after the download and not what the download record says: "
-            "converted as found; where nobody changed it on purpose, download it again\n",
-            report->hub_outdated, more);
+            "converted as found; where nobody changed it on purpose, download it again and convert "
+            "with --force (`k3-shard verify %s` names each)\n",
+            report->hub_outdated, more, opts->args.item[0]);
 }
 
 /* --force cannot reach directories that were not given: what they hold stays, and is said. */
@@ -210,7 +211,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     if (!opts->quiet && report.plan_was_lost)
         say_lost_plan(opts, &report);
     if (!rc && !opts->quiet && report.hub_outdated_count)
-        say_outdated(&report);
+        say_outdated(&report, opts);
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)

@@ -223,7 +223,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "every byte, and writes the manifest last.  Interrupted at any point, the same command "
          "resumes.  Files that the Hugging Face client downloaded are compared with the SHA-256 "
          "that it left (.cache/huggingface/download/*.metadata, or the name of the blob in its "
-         "cache).  The checkpoint is only read; with --ranks only those of its files are read "
+         "cache): another digest ends it, but for a file that is newer than its record, which may "
+         "have been changed on purpose and is converted with a notice.  The checkpoint is only "
+         "read; with --ranks only those of its files are read "
          "that hold bytes of these ranks.",
          "k3-shard convert /models/Kimi-K3 --out /nvme/k3-tp8", 1, 1, k3_cmd_convert},
     [K3_CMD_SEAL] = {K3_CMD_SEAL, "seal", "", "publish a conversion whose items are all done",
@@ -244,7 +246,8 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "and digests of a checkpoint or a single safetensors file.  Names each bad file, unit, "
          "offset and the tensors it touches; exits 3 if there is one.  Files of a checkpoint are "
          "compared with the SHA-256 that the Hugging Face client left of its download "
-         "(.cache/huggingface/download/*.metadata, or the name of the blob in its cache).",
+         "(.cache/huggingface/download/*.metadata, or the name of the blob in its cache): one that "
+         "differs is bad, also where it was changed after its download.",
          "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
     [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
                         proof_group,
