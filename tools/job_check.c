@@ -245,10 +245,16 @@ struct listed {
 static bool read_line(const char *list, const char *name, struct listed *out)
 {
     size_t bytes = 0;
-    int64_t time_ns = 0;
+    char *end;
     struct tm tm;
     const char *line = find_line(list, name, &bytes);
-    if (!line || sscanf(line + strlen(name), " %" SCNu64 " %" SCNd64, &out->bytes, &time_ns) != 2)
+    if (!line)
+        return false;
+    out->bytes = strtoull(line + strlen(name), &end, 10);
+    if (*end != ' ')
+        return false;
+    const int64_t time_ns = strtoll(end, &end, 10);
+    if (*end != '\n')
         return false;
     const int64_t ns = (time_ns % 1000000000 + 1000000000) % 1000000000;
     const time_t seconds = (time_t)((time_ns - ns) / 1000000000);
