@@ -337,6 +337,11 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
     k3_verify_say(&verify->unproved, "names, shapes and sizes agree with each other; contents were "
                                      "not judged, since there are neither rules nor digests");
     k3_problems_add(&verify->notices, "structure only, without model rules: %s", reason);
+    if (k3_file_exists(&dir, K3_INDEX_NAME) && !k3_file_exists(&dir, K3_CONFIG_NAME))
+        k3_problems_add(&verify->problems,
+                        "%s/" K3_CONFIG_NAME ": missing, though " K3_INDEX_NAME " is there: not a "
+                        "whole checkpoint",
+                        path);
     k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors), no digests",
                       files, files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);
     if (loose.tensor_count)

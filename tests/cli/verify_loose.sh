@@ -36,6 +36,9 @@ run other
 run plain
 rm plain/*
 run plain
+"$K3" synth rest --preset tiny --quiet >/dev/null
+rm rest/config.json
+run rest
 "$K3" synth ckpt --preset tiny --quiet >/dev/null
 digest=$(sha256sum ckpt/model-00001-of-000008.safetensors | cut -d' ' -f1)
 mkdir -p ckpt/.cache/huggingface/download
