@@ -282,9 +282,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
         {K3_CMD_DOCTOR, "doctor", "[DIR]", "say what this machine can do, and why not", use_group,
          "Looks at processors, memory, limits, io_uring, GPUs and, where it is given, at the file "
          "system and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is "
-         "ok, "
-         "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
-         "missing.",
+         "ok; slower: it works, not at its best; missing; or absent: an extra, a machine is as good "
+         "without it.  Its value stands beside it ('not known' where it cannot be read), or the "
+         "reason and the next step.  Exits 0 whatever is missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
     [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND|" K3_QUANT_TOPIC "]",
                      "show this help or that of a command", help_group,
