@@ -30,6 +30,8 @@ static const struct {
     {EFBIG, "a limit of this shell (ulimit -f) or the file system allows no larger file: raise it, "
             "or give a directory on another"},
     {EIO, "the drive or its file system failed: its log (dmesg) says how"},
+    {EAGAIN, "a limit on threads is reached: raise it (ulimit -u, or the pids limit of the "
+             "container), or ask for less (--jobs, --ranks)"},
     {ESTALE, "its server lost or replaced the file: mount it again, then run the same command "
              "again"},
 };
@@ -58,6 +60,29 @@ static void find_step(const struct k3_err *err, char step[STEP_BYTES])
                  (unsigned long long)limit.rlim_cur,
                  limit.rlim_cur < FILE_LIMIT_USUAL ? (unsigned long long)FILE_LIMIT_USUAL
                                                    : (unsigned long long)limit.rlim_cur * 2);
+}
+
+/* What a command that was stopped leaves behind, and what to do then.  Those that are not here say
+ * it themselves: they keep what is finished, or remove what they wrote. */
+static const char *const stop_steps[K3_CMD_COUNT] = {
+    [K3_CMD_VERIFY] = "there is no verdict and nothing is kept: run the same command again",
+    [K3_CMD_LOAD] =
+        "nothing is handed out, what was read is not proved: run the same command again",
+    [K3_CMD_BENCH] = "no figures are kept: run the same command again (a smaller --size or fewer "
+                     "--rounds take less time)",
+    [K3_CMD_INSPECT] = "nothing was changed: run the same command again",
+};
+
+void k3_add_stop_step(const struct k3_opts *opts, struct k3_err *err)
+{
+    const char *step = opts->command ? stop_steps[opts->command->id] : NULL;
+    if (err->rc != K3_ECANCELED || !step)
+        return;
+    const char *object = opts->args.count ? opts->args.item[0] : "";
+    struct k3_err told = *err;
+    told.rc = 0;
+    k3_fail(&told, K3_ECANCELED, "%s%s%s: %s", object, *object ? ": " : "", err->text, step);
+    *err = told;
 }
 
 void k3_add_next_step(struct k3_err *err)
