@@ -48,18 +48,19 @@ static int print_json(const struct k3_convert_report *report, const struct k3_op
 
 static void print_text(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
-    const char *out = opts->out.item[0];
     const uint32_t worker = opts->worker, workers = opts->workers;
     const char *ranks_s = report->rank_count == 1 ? "" : "s";
     if (report->was_finished) {
-        printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
-               ranks_s, k3_size_short(report->image_bytes).s);
+        k3_print_outs(opts);
+        printf(" is finished already: %u rank%s, %s of images\n", report->rank_count, ranks_s,
+               k3_size_short(report->image_bytes).s);
         k3_say_finished(opts);
         k3_splits_print(&report->splits);
         k3_casts_print(&report->casts, report_dir(report, opts));
         return;
     }
-    printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
+    k3_print_outs(opts);
+    printf(": %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n",
            report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
            report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
     if (report->survey_bytes)
