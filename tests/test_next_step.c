@@ -86,7 +86,7 @@ static void a_stop(void **state)
         opts.command = &k3_command_table[ids[i]];
         k3_err_init(&err);
         k3_fail(&err, K3_ECANCELED, "stopped on request");
-        k3_add_stop_step(&opts, &err);
+        k3_add_command_step(&opts, &err);
         assert_int_equal(strncmp(err.text, "some/set: stopped on request: ", 30), 0);
         assert_non_null(strstr(err.text, "run the same command again"));
         assert_int_equal(err.rc, K3_ECANCELED);
@@ -94,12 +94,12 @@ static void a_stop(void **state)
     opts.command = &k3_command_table[K3_CMD_CONVERT];
     k3_err_init(&err);
     k3_fail(&err, K3_ECANCELED, "stopped on request; 3 items are kept");
-    k3_add_stop_step(&opts, &err);
+    k3_add_command_step(&opts, &err);
     assert_string_equal(err.text, "stopped on request; 3 items are kept");
     opts.command = &k3_command_table[K3_CMD_LOAD];
     k3_err_init(&err);
     k3_fail(&err, K3_EIO, "a: cannot open");
-    k3_add_stop_step(&opts, &err);
+    k3_add_command_step(&opts, &err);
     assert_string_equal(err.text, "a: cannot open");
 }
 

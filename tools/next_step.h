@@ -9,8 +9,8 @@
  * are left alone. */
 void k3_add_next_step(struct k3_err *err);
 
-/* A command that a signal stopped: name what it worked on, what is left of it, and the next step.
- */
-void k3_add_stop_step(const struct k3_opts *opts, struct k3_err *err);
+/* The same where the step depends on the command: a path that it was given and that is not there; a
+ * signal that stopped it, with what it worked on and what is left of that. */
+void k3_add_command_step(const struct k3_opts *opts, struct k3_err *err);
 
 #endif
