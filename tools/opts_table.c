@@ -200,6 +200,19 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                        .commands = EVERY},
 };
 
+const char *const k3_exit_text[K3_EXIT_COUNT] = {
+    "done", "failed (I/O, memory, path not found, stopped by a signal)", "usage",
+    "the data are wrong or incomplete (also: no manifest)",
+    "not possible as asked (does not divide, does not fit, in the way, not available here, not all "
+    "converted yet)"};
+
+const char k3_size_help[] =
+    "A SIZE takes KiB MiB GiB TiB (1GiB is 1073741824 bytes) or KB MB GB TB "
+    "(1GB is 1000000000); without a unit it is in bytes.";
+const char k3_rate_help[] =
+    "A rate without a unit is in GB/s; it takes the units of sizes, with or "
+    "without /s.";
+
 #define MANY UINT32_MAX
 
 static const char shard_group[] = "Make shards";
@@ -282,7 +295,8 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
         {K3_CMD_DOCTOR, "doctor", "[DIR]", "say what this machine can do, and why not", use_group,
          "Looks at processors, memory, limits, io_uring, GPUs and, where it is given, at the file "
          "system and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is "
-         "ok; slower: it works, not at its best; missing; or absent: an extra, a machine is as good "
+         "ok; slower: it works, not at its best; missing; or absent: an extra, a machine is as "
+         "good "
          "without it.  Its value stands beside it ('not known' where it cannot be read), or the "
          "reason and the next step.  Exits 0 whatever is missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
