@@ -381,6 +381,10 @@ install: all
 	$(Q)install -m644 $(OUT)/man/*.1 $(DESTDIR)$(MANDIR)/man1/
 	$(Q)$(PROGRAM) completion bash > $(DESTDIR)$(BASHDIR)/k3-shard
 	$(Q)$(PROGRAM) completion zsh > $(DESTDIR)$(ZSHDIR)/_k3-shard
+ifeq ($(DESTDIR),)
+	$(say) NOTE 'compile: PKG_CONFIG_PATH=$(LIBDIR)/pkgconfig, where pkg-config does not look there'
+	$(say) NOTE 'run: sudo ldconfig where $(LIBDIR) is a folder of the system; else LD_LIBRARY_PATH=$(LIBDIR), or link with -Wl,-rpath,$(LIBDIR)'
+endif
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/k3-shard $(DESTDIR)$(LIBDIR)/libk3load.* \
