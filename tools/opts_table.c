@@ -203,8 +203,7 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
 const char *const k3_exit_text[K3_EXIT_COUNT] = {
     "done", "failed (I/O, memory, path not found, stopped by a signal)", "usage",
     "the data are wrong or incomplete (also: no manifest)",
-    "not possible as asked (does not divide, does not fit, in the way, not available here, not all "
-    "converted yet)"};
+    "not possible as asked (does not divide or fit, in the way, not available, not all converted)"};
 
 const char k3_size_help[] =
     "A SIZE takes KiB MiB GiB TiB (1GiB is 1073741824 bytes) or KB MB GB TB "

@@ -180,7 +180,7 @@ int k3_verify_add_bad(struct k3_verify *verify, const struct k3_bad_place *place
 /* ---- files ---- */
 
 /* The reader of headers knows published files, which are downloaded; a part of a set never was. */
-static int fail_header(const char *name, const struct k3_err *why, struct k3_err *err)
+static void fail_header(const char *name, const struct k3_err *why, struct k3_err *err)
 {
     static const char download[] = "; download it again";
     uint32_t rank, part;
@@ -191,7 +191,7 @@ static int fail_header(const char *name, const struct k3_err *why, struct k3_err
         snprintf(own.text + bytes - tail, sizeof own.text - (bytes - tail),
                  ": restore this part from a copy of its set, or make it again: k3-shard verify "
                  "of the set says how");
-    return k3_fail_as(err, &own);
+    k3_fail_as(err, &own);
 }
 
 int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st **st,
@@ -207,8 +207,10 @@ int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st
     int rc = k3_file_read(fd, name, prefix, have, 0, &why);
     if (!rc)
         rc = k3_st_header_bytes(name, prefix, have, file_bytes, &header_bytes, &why);
-    if (rc)
-        return fail_header(name, &why, err);
+    if (rc) {
+        fail_header(name, &why, err);
+        return rc;
+    }
     header = malloc((size_t)header_bytes);
     if (!header)
         return k3_fail(err, K3_ENOMEM, "no memory for the header of %s", name);
@@ -216,7 +218,9 @@ int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st
     if (!rc)
         rc = k3_st_decode(name, header, (size_t)header_bytes, file_bytes, st, &why);
     free(header);
-    return rc ? fail_header(name, &why, err) : 0;
+    if (rc)
+        fail_header(name, &why, err);
+    return rc;
 }
 
 int k3_verify_sha256(const struct k3_dir *dir, const char *name, bool follow,
