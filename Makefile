@@ -141,10 +141,12 @@ $(BUILD)/gpu/%.fatbin: runtime/%.cu
 	    $(NVCC) --threads 2 -fatbin -Xfatbin=-compress-all $$flags -gencode arch=compute_$$last,code=compute_$$last -o $@ $<
 
 # hipcc of Debian 12 knows gfx90a alone; each target is tried by itself and what compiles is bundled.
+# It leaves folders of its own in TMPDIR.
 $(BUILD)/gpu/%.hsaco: runtime/%.cu
 	$(say) HIPCC $@
 	@mkdir -p $(@D)
-	$(Q)flags=; for t in $(HIP_WANTED); do \
+	$(Q)TMPDIR=$(abspath $@).tmp; export TMPDIR; mkdir -p $$TMPDIR; trap 'rm -rf $$TMPDIR' EXIT; \
+	    flags=; for t in $(HIP_WANTED); do \
 	    if $(HIPCC) --genco --offload-arch=$$t $(HIP_FLAGS) -o $@.try $< 2>/dev/null; \
 	    then flags="$$flags --offload-arch=$$t"; fi; done; rm -f $@.try; \
 	    $(HIPCC) --genco $$flags $(HIP_FLAGS) -o $@ $<
@@ -379,6 +381,10 @@ install: all
 	$(Q)install -m644 $(OUT)/man/*.1 $(DESTDIR)$(MANDIR)/man1/
 	$(Q)$(PROGRAM) completion bash > $(DESTDIR)$(BASHDIR)/k3-shard
 	$(Q)$(PROGRAM) completion zsh > $(DESTDIR)$(ZSHDIR)/_k3-shard
+ifeq ($(DESTDIR),)
+	$(say) NOTE 'compile: PKG_CONFIG_PATH=$(LIBDIR)/pkgconfig, where pkg-config does not look there'
+	$(say) NOTE 'run: sudo ldconfig where $(LIBDIR) is a folder of the system; else LD_LIBRARY_PATH=$(LIBDIR), or link with -Wl,-rpath,$(LIBDIR)'
+endif
 
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/k3-shard $(DESTDIR)$(LIBDIR)/libk3load.* \

@@ -5,26 +5,35 @@
  * Invariant: a name three edits away is another word, never an offer. */
 #include "nearest.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-#define WORD_MAX 48 /* longest name that is looked at */
+#define WORD_MAX 48 /* longest difference that is looked at */
 
 static unsigned least(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
 
-/* Edit distance (insert, delete, replace), by rows. */
+/* Edit distance (insert, delete, replace), by rows, of what is left without the same beginning and
+ * the same end: names of tensors are long and differ in little. */
 static unsigned distance(const char *a, const char *b)
 {
     unsigned row[WORD_MAX + 1];
-    unsigned b_length = (unsigned)strlen(b);
-    if (strlen(a) > WORD_MAX || b_length > WORD_MAX)
-        return WORD_MAX;
+    while (*a && *a == *b) {
+        a++;
+        b++;
+    }
+    size_t a_length = strlen(a), b_length = strlen(b);
+    while (a_length && b_length && a[a_length - 1] == b[b_length - 1]) {
+        a_length--;
+        b_length--;
+    }
+    const size_t more = a_length > b_length ? a_length - b_length : b_length - a_length;
+    if (more >= K3_NEAREST_NONE || a_length > WORD_MAX || b_length > WORD_MAX)
+        return WORD_MAX; /* far: each length more is an edit */
     for (unsigned j = 0; j <= b_length; j++)
         row[j] = j;
-    for (unsigned i = 1; a[i - 1]; i++) {
+    for (unsigned i = 1; i <= a_length; i++) {
         unsigned diagonal = row[0];
         row[0] = i;
         for (unsigned j = 1; j <= b_length; j++) {
@@ -36,19 +45,33 @@ static unsigned distance(const char *a, const char *b)
     return row[b_length];
 }
 
+/* Is the word what a name begins with, or its last components? */
+static bool is_piece(const char *word, const char *name)
+{
+    const size_t word_bytes = strlen(word), name_bytes = strlen(name);
+    if (word_bytes < 3 || word_bytes >= name_bytes)
+        return false;
+    return !strncmp(word, name, word_bytes) || (name[name_bytes - word_bytes - 1] == '.' &&
+                                                !strcmp(word, name + name_bytes - word_bytes));
+}
+
+bool k3_nearer(const char *word, const char *name, unsigned *nearest)
+{
+    unsigned d = distance(word, name);
+    if (d >= *nearest && is_piece(word, name))
+        d = 2; /* near, however much is missing */
+    if (d >= *nearest || d >= strlen(name))
+        return false;
+    *nearest = d;
+    return true;
+}
+
 const char *k3_nearest(const char *word, const char *const *name, size_t count)
 {
     const char *best = NULL;
-    unsigned best_distance = 3; /* three edits apart is another word */
-    for (size_t i = 0; i < count; i++) {
-        unsigned d = distance(word, name[i]);
-        bool is_longer = strlen(word) >= 3 && strncmp(word, name[i], strlen(word)) == 0;
-        if (is_longer && d >= best_distance)
-            d = 2; /* a beginning of the name is near, however much is missing */
-        if (d < best_distance && d < strlen(name[i])) {
+    unsigned nearest = K3_NEAREST_NONE;
+    for (size_t i = 0; i < count; i++)
+        if (k3_nearer(word, name[i], &nearest))
             best = name[i];
-            best_distance = d;
-        }
-    }
     return best;
 }

@@ -22,8 +22,7 @@ int k3_load_stopped(struct k3_load *load, struct k3_err *err)
 {
     if (!atomic_load_explicit(&load->stop, memory_order_relaxed))
         return 0;
-    return k3_fail(err, K3_ECANCELED,
-                   "load stopped on request after %" PRIu64 " of %" PRIu64 " bytes",
+    return k3_fail(err, K3_ECANCELED, "stopped on request after %" PRIu64 " of %" PRIu64 " bytes",
                    atomic_load(&load->done_bytes), load->image_bytes);
 }
 

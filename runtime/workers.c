@@ -65,9 +65,7 @@ static int start(struct worker *workers, uint32_t count, uint32_t *started, stru
             break;
     }
     if (sys_errno)
-        return k3_fail_sys(err, sys_errno,
-                           "cannot make thread %u of %u (use fewer workers or raise ulimit -u)",
-                           *started + 1, count);
+        return k3_fail_sys(err, sys_errno, "cannot make thread %u of %u", *started + 1, count);
     return 0;
 }
 

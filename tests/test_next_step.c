@@ -23,7 +23,7 @@ static void each_has_a_step(void **state)
     } cases[] = {{ENOSPC, "make room"},   {EDQUOT, "quota"},        {EROFS, "another"},
                  {EACCES, "ls -ld"},      {ENOMEM, "ask for less"}, {EMFILE, "ulimit -n"},
                  {ENFILE, "fs.file-max"}, {EFBIG, "ulimit -f"},     {EIO, "dmesg"},
-                 {ESTALE, "mount it"}};
+                 {ESTALE, "mount it"},    {EAGAIN, "ulimit -u"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct k3_err err, outer;
@@ -70,6 +70,39 @@ static void a_full_text(void **state)
     assert_non_null(strstr(err.text, ": No space left on device: make"));
 }
 
+/* What a signal stopped says what it was and what is left; commands that say it themselves are left
+ * alone, and so is every other failure. */
+static void a_stop(void **state)
+{
+    static const int ids[] = {K3_CMD_VERIFY, K3_CMD_LOAD, K3_CMD_BENCH, K3_CMD_INSPECT};
+    struct k3_opts opts;
+    struct k3_err err;
+    (void)state;
+    memset(&opts, 0, sizeof opts);
+    const char *path = "some/set";
+    opts.args.item = &path;
+    opts.args.count = 1;
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
+        opts.command = &k3_command_table[ids[i]];
+        k3_err_init(&err);
+        k3_fail(&err, K3_ECANCELED, "stopped on request");
+        k3_add_command_step(&opts, &err);
+        assert_int_equal(strncmp(err.text, "some/set: stopped on request: ", 30), 0);
+        assert_non_null(strstr(err.text, "run the same command again"));
+        assert_int_equal(err.rc, K3_ECANCELED);
+    }
+    opts.command = &k3_command_table[K3_CMD_CONVERT];
+    k3_err_init(&err);
+    k3_fail(&err, K3_ECANCELED, "stopped on request; 3 items are kept");
+    k3_add_command_step(&opts, &err);
+    assert_string_equal(err.text, "stopped on request; 3 items are kept");
+    opts.command = &k3_command_table[K3_CMD_LOAD];
+    k3_err_init(&err);
+    k3_fail(&err, K3_EIO, "a: cannot open");
+    k3_add_command_step(&opts, &err);
+    assert_string_equal(err.text, "a: cannot open");
+}
+
 static void folders(void **state)
 {
     char path[] = "some/folder";
@@ -96,9 +129,8 @@ static void folders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_has_a_step),
-        cmocka_unit_test(others_are_left_alone),
-        cmocka_unit_test(a_full_text),
+        cmocka_unit_test(each_has_a_step), cmocka_unit_test(others_are_left_alone),
+        cmocka_unit_test(a_full_text),     cmocka_unit_test(a_stop),
         cmocka_unit_test(folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,18 +48,19 @@ static int print_json(const struct k3_convert_report *report, const struct k3_op
 
 static void print_text(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
-    const char *out = opts->out.item[0];
     const uint32_t worker = opts->worker, workers = opts->workers;
     const char *ranks_s = report->rank_count == 1 ? "" : "s";
     if (report->was_finished) {
-        printf("%s is finished already: %u rank%s, %s of images\n", out, report->rank_count,
-               ranks_s, k3_size_short(report->image_bytes).s);
+        k3_print_outs(opts);
+        printf(" is finished already: %u rank%s, %s of images\n", report->rank_count, ranks_s,
+               k3_size_short(report->image_bytes).s);
         k3_say_finished(opts);
         k3_splits_print(&report->splits);
         k3_casts_print(&report->casts, report_dir(report, opts));
         return;
     }
-    printf("%s: %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n", out,
+    k3_print_outs(opts);
+    printf(": %u rank%s, %u parts, %s of images; %u item%s converted, %u resumed\n",
            report->rank_count, ranks_s, report->part_count, k3_size_short(report->image_bytes).s,
            report->done_count, report->done_count == 1 ? "" : "s", report->resumed_count);
     if (report->survey_bytes)
@@ -104,15 +105,16 @@ static int check_worker(const struct k3_opts *opts, struct k3_err *err)
 }
 
 /* Changed on purpose or not: the record cannot tell, so the user must. */
-static void say_outdated(const struct k3_convert_report *report)
+static void say_outdated(const struct k3_convert_report *report, const struct k3_opts *opts)
 {
     char more[32] = "";
     if (report->hub_outdated_count > 1)
         snprintf(more, sizeof more, " and %u more", report->hub_outdated_count - 1);
     fprintf(stderr,
             "notice: %s%s: written after the download and not what the download record says: "
-            "converted as found; where nobody changed it on purpose, download it again\n",
-            report->hub_outdated, more);
+            "converted as found; where nobody changed it on purpose, download it again and convert "
+            "with --force (`k3-shard verify %s` names each)\n",
+            report->hub_outdated, more, opts->args.item[0]);
 }
 
 /* --force cannot reach directories that were not given: what they hold stays, and is said. */
@@ -210,7 +212,7 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
     if (!opts->quiet && report.plan_was_lost)
         say_lost_plan(opts, &report);
     if (!rc && !opts->quiet && report.hub_outdated_count)
-        say_outdated(&report);
+        say_outdated(&report, opts);
     if (rc)
         k3_say_problems(&problems);
     else if (opts->json)

@@ -214,12 +214,15 @@ static int print_next(const struct k3_plan *plan, const struct k3_opts *opts, st
     struct k3_text line;
     k3_text_init(&line);
     k3_layout_put_options(&plan->layout, &line);
-    if (k3_opt_is_set(opts, K3_ID_QUANT))
-        k3_text_putf(&line, " --quant '%s'", opts->quant);
-    if (k3_opt_is_set(opts, K3_ID_OOW))
-        k3_text_putf(&line, " --oow %s", k3_opt_choice_name(K3_ID_OOW, opts->oow));
-    if (k3_opt_is_set(opts, K3_ID_CONFIG))
-        k3_text_putf(&line, " --config %s", k3_opt_choice_name(K3_ID_CONFIG, opts->config));
+    /* What casts nothing is left out: the notice said that it has no use. */
+    if (k3_policy_casts(&plan->policy, &plan->config)) {
+        if (k3_opt_is_set(opts, K3_ID_QUANT))
+            k3_text_putf(&line, " --quant '%s'", opts->quant);
+        if (k3_opt_is_set(opts, K3_ID_OOW))
+            k3_text_putf(&line, " --oow %s", k3_opt_choice_name(K3_ID_OOW, opts->oow));
+        if (k3_opt_is_set(opts, K3_ID_CONFIG))
+            k3_text_putf(&line, " --config %s", k3_opt_choice_name(K3_ID_CONFIG, opts->config));
+    }
     k3_budget_put_option(opts->budget_bytes, &line);
     int rc = k3_text_check(&line, err);
     if (!rc)

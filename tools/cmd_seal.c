@@ -73,7 +73,8 @@ int k3_cmd_seal(const struct k3_opts *opts, struct k3_err *err)
                   : k3_fail(err, K3_ENOMEM, "no memory for the report");
         k3_doc_free(root);
     } else if (!rc) {
-        printf("%s is %s\n", opts->out.item[0], already ? "finished already" : "sealed");
+        k3_print_outs(opts);
+        printf(" is %s\n", already ? "finished already" : "sealed");
         if (already)
             say_finished(opts);
         k3_casts_print(&casts, opts->out.item[0]);

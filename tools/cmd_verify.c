@@ -181,13 +181,13 @@ int k3_cmd_verify(const struct k3_opts *opts, struct k3_err *err)
         rc = print_json(&verify, err);
     else if (!rc)
         print_report(&verify);
-    if (!rc && verify.is_unfinished && verify.problems.kept_count)
-        rc = k3_fail(err, K3_ECORRUPT, "%s", verify.problems.text[0]);
+    /* The report on stdout names them; the same sentences on stderr would only be in its way. */
+    if (!rc && verify.is_unfinished && verify.problems.count)
+        rc = k3_fail(err, K3_ECORRUPT, "%s: no set yet: see the report", opts->args.item[0]);
     else if (!rc && verify.problems.count)
-        rc = k3_fail(err, K3_ECORRUPT, "%llu problem%s found: %s",
-                     (unsigned long long)verify.problems.count,
-                     verify.problems.count == 1 ? "" : "s",
-                     verify.problems.kept_count ? verify.problems.text[0] : "see the report");
+        rc = k3_fail(err, K3_ECORRUPT, "%s: %llu problem%s found: see the report",
+                     opts->args.item[0], (unsigned long long)verify.problems.count,
+                     verify.problems.count == 1 ? "" : "s");
     k3_verify_fini(&verify);
     return rc;
 }

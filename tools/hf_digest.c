@@ -2,8 +2,8 @@
  * Owns: nothing between calls.
  * Threads: any.
  * Errors: K3_ECORRUPT for a file that is not what its record says.
- * Invariant: a record condemns a file only where the hub's own client would believe it: it is of
- * the client's form, and the file was not written after it. */
+ * Invariant: only what is of the client's form is a record.  One that is older than its file, which
+ * the client would not believe, is told apart: the file may have been changed on purpose. */
 #include "hf_digest.h"
 
 #include <errno.h>
@@ -140,20 +140,20 @@ int k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_d
 
 int k3_hf_digest_compare(const struct k3_dir *dir, const char *name,
                          const struct k3_hf_digest *recorded, const uint8_t digest[K3_DIGEST_BYTES],
-                         bool *same, struct k3_err *err)
+                         struct k3_err *err)
 {
     char found[K3_HEX_BYTES], wanted[K3_HEX_BYTES];
-    *same = memcmp(digest, recorded->sha256, K3_DIGEST_BYTES) == 0;
-    if (*same || recorded->is_outdated)
+    if (memcmp(digest, recorded->sha256, K3_DIGEST_BYTES) == 0)
         return 0;
     k3_hex_encode(digest, K3_DIGEST_BYTES, found);
     k3_hex_encode(recorded->sha256, K3_DIGEST_BYTES, wanted);
-    return k3_fail_at(err, K3_ECORRUPT, name, -1,
-                      "%s/%s: SHA-256 is %s, but %s (%s) says that %s was downloaded: the file is "
-                      "damaged; download it again",
-                      dir->path, name, found,
-                      recorded->where[0] == '.' ? "its download record" : "the hub's cache",
-                      recorded->where, wanted);
+    return k3_fail_at(
+        err, K3_ECORRUPT, name, -1,
+        "%s/%s: SHA-256 is %s, but %s (%s) says that %s was downloaded: %s", dir->path, name, found,
+        recorded->where[0] == '.' ? "its download record" : "the hub's cache", recorded->where,
+        wanted,
+        recorded->is_outdated ? "it was written after the download: damaged, or changed on purpose"
+                              : "the file is damaged; download it again");
 }
 
 int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
@@ -161,14 +161,16 @@ int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
                        struct k3_err *err)
 {
     struct k3_hf_digest recorded;
-    bool found, same = false;
+    struct k3_err why;
+    bool found;
+    k3_err_init(&why);
     int rc = k3_hf_digest_find(dir, name, &recorded, &found, err);
-    if (!rc && found)
-        rc = k3_hf_digest_compare(dir, name, &recorded, digest, &same, err);
     if (rc || !found)
         return rc;
-    if (same)
+    if (!k3_hf_digest_compare(dir, name, &recorded, digest, &why))
         atomic_fetch_add(&tally->same_count, 1);
+    else if (!recorded.is_outdated)
+        return k3_fail_as(err, &why);
     else if (atomic_fetch_add(&tally->outdated_count, 1) == 0)
         snprintf(tally->outdated, sizeof tally->outdated, "%s", name);
     return 0;

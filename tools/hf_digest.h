@@ -13,8 +13,7 @@
 
 struct k3_hf_digest {
     uint8_t sha256[K3_DIGEST_BYTES];
-    bool is_outdated; /* the file was written after its record: it may have been changed on purpose
-                       */
+    bool is_outdated;              /* the file was written after its record, maybe on purpose */
     char where[K3_HF_WHERE_BYTES]; /* what says so, for messages */
 };
 
@@ -24,11 +23,11 @@ struct k3_hf_digest {
 int k3_hf_digest_find(const struct k3_dir *dir, const char *name, struct k3_hf_digest *out,
                       bool *found, struct k3_err *err);
 
-/* Compare a file's digest with its record.  *same false without a failure: it differs, but the
- * record is outdated.  Fails: K3_ECORRUPT. */
+/* Compare a file's digest with its record.  Fails: K3_ECORRUPT where they differ, also where the
+ * record is outdated; the text says which. */
 int k3_hf_digest_compare(const struct k3_dir *dir, const char *name,
                          const struct k3_hf_digest *recorded, const uint8_t digest[K3_DIGEST_BYTES],
-                         bool *same, struct k3_err *err);
+                         struct k3_err *err);
 
 /* What the comparisons of a run came to; shared by its workers. */
 struct k3_hf_tally {
@@ -36,7 +35,9 @@ struct k3_hf_tally {
     char outdated[K3_NAME_BYTES_MAX + 1]; /* the first; read after the workers ended */
 };
 
-/* Find, compare, count.  Fails: K3_ECORRUPT; as k3_hf_digest_find. */
+/* Find, compare, count, as a conversion does: a file that differs from an outdated record may have
+ * been changed on purpose, so it is counted and no failure.  Fails: K3_ECORRUPT; as
+ * k3_hf_digest_find. */
 int k3_hf_digest_check(const struct k3_dir *dir, const char *name,
                        const uint8_t digest[K3_DIGEST_BYTES], struct k3_hf_tally *tally,
                        struct k3_err *err);

@@ -8,6 +8,7 @@
 #include "cast_report.h"
 #include "ckpt.h"
 #include "inspect_casts.h"
+#include "nearest.h"
 #include "stop.h"
 #include "tree.h"
 #include "verify.h"
@@ -99,6 +100,8 @@ struct search {
     struct k3_inspect_place first;
     const char *plan; /* of the part that is looked at, or "" */
     uint32_t found_count;
+    unsigned nearest; /* of the names that are not the wanted one; for a message */
+    char near[K3_ST_NAME_BYTES_MAX + 1];
     bool stats;
 };
 
@@ -242,13 +245,34 @@ static int search_view(struct search *search, const char *file, int fd, const st
                : add_scales(search, file, fd, st->data_offset, &found, err);
 }
 
+static void keep_near(struct search *search, const char *name)
+{
+    if (k3_nearer(search->wanted, name, &search->nearest))
+        snprintf(search->near, sizeof search->near, "%s", name);
+}
+
+/* The name that may have been meant, among those of a part. */
+static void look_near(struct search *search, const struct k3_st *st)
+{
+    for (uint32_t t = 0; t < st->tensor_count; t++)
+        if (!k3_verify_is_pad(&st->tensors[t]))
+            keep_near(search, st->tensors[t].name);
+    for (uint32_t m = 0; m < st->meta_count; m++)
+        if (!strncmp(st->meta[m].key, "k3.view.", 8))
+            keep_near(search, st->meta[m].key + 8);
+}
+
 static int search_header(struct search *search, const char *file, int fd, const struct k3_st *st,
                          struct k3_err *err)
 {
     const char *plan = k3_st_meta_find(st, "k3.plan");
     search->plan = plan ? plan : "";
     int rc = search_tensor(search, file, fd, st, err);
-    return rc ? rc : search_view(search, file, fd, st, err);
+    if (!rc)
+        rc = search_view(search, file, fd, st, err);
+    if (!rc && !search->found_count)
+        look_near(search, st);
+    return rc;
 }
 
 static int search_file(struct search *search, const struct k3_dir *dir, const char *name,
@@ -318,10 +342,22 @@ static bool name_renamed(const char *name, char *renamed, size_t bytes)
     return n > 0 && (size_t)n < bytes;
 }
 
+static int fail_unknown(const struct search *search, const char *path, const char *name,
+                        bool is_dir, struct k3_err *err)
+{
+    if (search->near[0])
+        return k3_fail(err, K3_EUSAGE, "%s: no tensor or view is named %s; did you mean '%s'?",
+                       path, name, search->near);
+    return k3_fail(err, K3_EUSAGE,
+                   "%s: no tensor or view is named %s; `k3-shard inspect %s%s` lists those of %s",
+                   path, name, path, is_dir ? "/FILE.safetensors" : "",
+                   is_dir ? "a file" : "this file");
+}
+
 int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_doc *root,
                       struct k3_err *err)
 {
-    struct search search = {.wanted = name, .stats = stats};
+    struct search search = {.wanted = name, .stats = stats, .nearest = K3_NEAREST_NONE};
     char renamed[K3_ST_NAME_BYTES_MAX + 16];
     struct stat stat_;
     if (stat(path, &stat_))
@@ -345,7 +381,7 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
             rc = k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     }
     if (!rc && !search.found_count)
-        rc = k3_fail(err, K3_EUSAGE, "%s: no tensor or view is named %s", path, name);
+        rc = fail_unknown(&search, path, name, S_ISDIR(stat_.st_mode), err);
     if (!rc && stats && !k3_hists_show(&search.hists, root))
         rc = k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     k3_hists_close(&search.hists);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The same where a part or units file is not of this conversion: what it is decides what to do. */
 static const char *foreign_part(const struct k3_job *job, uint32_t dir, const char *name)
@@ -266,30 +267,123 @@ static bool is_same_line(const char *before, const char *now, const char *name)
     return a && b && a_bytes == b_bytes && !memcmp(a, b, a_bytes);
 }
 
-/* First file of a finished item that is not the one it was made from; name is empty where all are.
- */
+/* Size and time of a name in a list; false where it has none. */
+struct listed {
+    uint64_t bytes;
+    char time[64]; /* as touch -d takes it */
+};
+
+static bool read_line(const char *list, const char *name, struct listed *out)
+{
+    size_t bytes = 0;
+    char *end;
+    struct tm tm;
+    const char *line = find_line(list, name, &bytes);
+    if (!line)
+        return false;
+    out->bytes = strtoull(line + strlen(name), &end, 10);
+    if (*end != ' ')
+        return false;
+    const int64_t time_ns = strtoll(end, &end, 10);
+    if (*end != '\n')
+        return false;
+    const int64_t ns = (time_ns % 1000000000 + 1000000000) % 1000000000;
+    const time_t seconds = (time_t)((time_ns - ns) / 1000000000);
+    char day[40];
+    if (!gmtime_r(&seconds, &tm) || !strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &tm))
+        return false;
+    snprintf(out->time, sizeof out->time, "%s.%09d UTC", day, (int)ns);
+    return true;
+}
+
+/* What finished items were made from and is not the same now. */
+struct changed {
+    char name[K3_NAME_BYTES_MAX + 1]; /* the first */
+    uint32_t count;
+    bool is_resized; /* some have another size, or are new or gone */
+};
+
+static void look_at(struct changed *changed, const char *before, const char *now, const char *name)
+{
+    struct listed then, found;
+    if (is_same_line(before, now, name))
+        return;
+    if (changed->count++ == 0)
+        snprintf(changed->name, sizeof changed->name, "%s", name);
+    if (!read_line(before, name, &then) || !read_line(now, name, &found) ||
+        then.bytes != found.bytes)
+        changed->is_resized = true;
+}
+
 static int find_changed(struct k3_job *job, const struct k3_ckpt *ckpt, const char *before,
-                        const char *now, char *name, struct k3_err *err)
+                        const char *now, struct changed *changed, struct k3_err *err)
 {
     int rc = 0;
-    name[0] = 0;
-    for (uint32_t item = 0; item < ckpt->plan->item_count && !rc && !name[0]; item++) {
+    for (uint32_t item = 0; item < ckpt->plan->item_count && !rc; item++) {
         struct k3_record record;
         bool found;
         rc = k3_job_record(job, item, &record, &found, err);
         if (rc || !found)
             continue;
-        const char *changed = NULL;
         for (uint32_t s = 0; s < record.source_count; s++)
-            if (!is_same_line(before, now, record.sources[s].name))
-                changed = record.sources[s].name;
+            look_at(changed, before, now, record.sources[s].name);
         for (uint32_t f = 0; f < record.file_count; f++)
-            if (!is_same_line(before, now, record.files[f].name))
-                changed = record.files[f].name;
-        if (changed)
-            snprintf(name, K3_NAME_BYTES_MAX + 1, "%s", changed);
+            look_at(changed, before, now, record.files[f].name);
         k3_record_fini(&record);
     }
+    return rc;
+}
+
+/* "512 bytes, written TIME, but WHO 512 bytes, written TIME"; a name that only one list has: "not
+ * the file that WHO". */
+static void put_difference(struct k3_text *out, const char *before, const char *now,
+                           const char *name, const char *who)
+{
+    struct listed then, found;
+    if (read_line(before, name, &then) && read_line(now, name, &found))
+        k3_text_putf(out, "%" PRIu64 " bytes, written %s, but %s %" PRIu64 " bytes, written %s",
+                     found.bytes, found.time, who, then.bytes, then.time);
+    else
+        k3_text_putf(out, "not the file that %s", who);
+}
+
+/* A copy or a touch changes times alone: then the finished items need not be lost, where the user
+ * knows that the bytes are the same. */
+static int fail_changed(const struct k3_job *job, const struct k3_ckpt *ckpt, const char *before,
+                        const char *now, const struct changed *changed, struct k3_err *err)
+{
+    const char *const out = job->outs[0].path, *const dir = ckpt->dir.path;
+    struct listed then = {0};
+    struct k3_text text, who;
+    k3_text_init(&text);
+    k3_text_init(&who);
+    k3_text_putf(&who, "finished parts in %s were made from", out);
+    k3_text_putf(&text, "%s/%s: ", dir, changed->name);
+    put_difference(&text, before, now, changed->name, who.bytes ? who.data : "");
+    if (changed->count > 1)
+        k3_text_putf(&text, "; so with %u more", changed->count - 1);
+    if (changed->is_resized || !read_line(before, changed->name, &then))
+        k3_text_puts(&text, ": resume from that checkpoint, or begin again with --force");
+    else if (changed->count == 1)
+        k3_text_putf(&text,
+                     ": where only its time was changed, give that back (touch -d '%s' %s/%s)",
+                     then.time, dir, changed->name);
+    else
+        k3_text_putf(&text, ": where only their times were changed, rm %s/" K3_SOURCES_NAME,
+                     job->partials[0].path);
+    if (!changed->is_resized) {
+        k3_text_puts(&text, " and run the same command again");
+        if (k3_policy_is_verbatim(&ckpt->plan->policy)) /* else verify has nothing to compare */
+            k3_text_putf(&text, " (k3-shard verify %s --against %s proves it then)", out, dir);
+        k3_text_puts(&text, "; else begin again with --force");
+    }
+    int rc = k3_text_check(&who, err);
+    if (!rc)
+        rc = k3_text_check(&text, err);
+    if (!rc)
+        rc = k3_fail_at(err, K3_EUNSUPPORTED, changed->name, -1, "%s", text.data);
+    k3_text_fini(&who);
+    k3_text_fini(&text);
     return rc;
 }
 
@@ -317,16 +411,23 @@ static int check_alone(struct k3_job *job, const struct k3_ckpt *ckpt, const cha
     for (uint32_t i = ckpt->plan->source_count; i-- > 0;)
         if (!is_same_line(before, now, ckpt->plan->sources[i].name))
             name = ckpt->plan->sources[i].name;
-    return k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
-                      "%s/%s: not the file (by size and time) that another worker is converting "
-                      "into %s: give all workers the same checkpoint, or stop the others first",
-                      ckpt->dir.path, name, job->outs[0].path);
+    struct k3_text text;
+    k3_text_init(&text);
+    put_difference(&text, before, now, name, "another worker is converting");
+    int rc = k3_text_check(&text, err);
+    if (!rc)
+        rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
+                        "%s/%s: %s: give all workers the same checkpoint (copies keep their times "
+                        "with cp -p), or stop the others first",
+                        ckpt->dir.path, name, text.data);
+    k3_text_fini(&text);
+    return rc;
 }
 
 int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, bool shared,
                          struct k3_err *err)
 {
-    char name[K3_NAME_BYTES_MAX + 1] = "";
+    struct changed changed = {.count = 0};
     struct k3_dir *dir = &job->partials[0];
     struct k3_text now;
     char *before = NULL;
@@ -344,12 +445,9 @@ int k3_job_check_sources(struct k3_job *job, const struct k3_ckpt *ckpt, bool sh
                         dir->path, ckpt->dir.path);
     bool is_same = before && bytes == now.bytes && !memcmp(before, now.data, bytes);
     if (!rc && before && !is_same)
-        rc = find_changed(job, ckpt, before, now.data, name, err);
-    if (!rc && name[0])
-        rc = k3_fail_at(err, K3_EUNSUPPORTED, name, -1,
-                        "%s/%s: not the file (by size and time) that finished parts in %s were "
-                        "made from: resume from that checkpoint, or begin again with --force",
-                        ckpt->dir.path, name, job->outs[0].path);
+        rc = find_changed(job, ckpt, before, now.data, &changed, err);
+    if (!rc && changed.count)
+        rc = fail_changed(job, ckpt, before, now.data, &changed, err);
     if (!rc && before && !is_same && shared)
         rc = check_alone(job, ckpt, before, now.data, err);
     if (!rc && !is_same)

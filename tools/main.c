@@ -130,6 +130,7 @@ int main(int argc, char **argv)
     if (rc && !err.rc)
         k3_fail(&err, rc, "failed without a reason given");
     k3_add_next_step(&err);
+    k3_add_command_step(&opts, &err);
     if (rc) {
         put_error(&opts, &err);
         if (opts.json && !k3_result_is_printed())

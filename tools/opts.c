@@ -55,6 +55,21 @@ static int fail_command(const char *word, struct k3_err *err)
     return k3_fail(err, K3_EUSAGE, "unknown command '%s'; see k3-shard --help", word);
 }
 
+/* An option of the command that has this word as one of its values: --ep for --experts ep. */
+static const struct k3_opt_row *find_choice(const struct k3_command *command, const char *word)
+{
+    char choice[WORD_MAX];
+    for (int i = 0; i < K3_ID_COUNT; i++) {
+        const struct k3_opt_row *row = &k3_opt_table[i];
+        if (!row->choices || !k3_opt_belongs(row, command))
+            continue;
+        for (uint32_t c = 0; k3_opt_choice(row->choices, c, choice, sizeof choice); c++)
+            if (!strcmp(choice, word))
+                return row;
+    }
+    return NULL;
+}
+
 static int fail_option(const struct k3_opts *opts, const char *word, struct k3_err *err)
 {
     const char *name[K3_ID_COUNT];
@@ -76,6 +91,10 @@ static int fail_option(const struct k3_opts *opts, const char *word, struct k3_e
     if (other)
         return k3_fail(err, K3_EUSAGE, "--%s is not an option of %s; see k3-shard help %s", word,
                        command, command);
+    const struct k3_opt_row *has_choice = find_choice(opts->command, word);
+    if (has_choice)
+        return k3_fail(err, K3_EUSAGE, "unknown option --%s; did you mean --%s %s?", word,
+                       has_choice->name, word);
     if (near)
         return k3_fail(err, K3_EUSAGE, "unknown option --%s; did you mean --%s?", word, near);
     return k3_fail(err, K3_EUSAGE, "unknown option --%s; see k3-shard help %s", word, command);

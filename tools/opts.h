@@ -207,6 +207,9 @@ struct k3_command {
 
 /* ---- the tables ---- */
 extern const struct k3_opt_row k3_opt_table[K3_ID_COUNT];
+#define K3_EXIT_COUNT 5
+extern const char *const k3_exit_text[K3_EXIT_COUNT]; /* what each exit code says */
+extern const char k3_size_help[], k3_rate_help[];     /* what a number without a unit is */
 extern const struct k3_command k3_command_table[K3_CMD_COUNT];
 
 const struct k3_command *k3_command_find(const char *name);

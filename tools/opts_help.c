@@ -13,13 +13,6 @@
 #define COLUMNS     80
 #define HELP_COLUMN 26 /* fits "--experts tp|ep" and most others beside their help */
 
-static const char exit_text[] =
-    "Exit codes: 0 done; 1 failed (I/O, memory, path not found); 2 usage; 3 the data are wrong; "
-    "4 not possible as asked.";
-
-static const char size_text[] = "Sizes take KiB MiB GiB TiB or KB MB GB TB: 1GiB is 1073741824 "
-                                "bytes, 1GB is 1000000000.";
-
 void k3_help_put_filled(FILE *out, const char *text, int at, int indent)
 {
     bool line_empty = true;
@@ -59,7 +52,7 @@ static void put_option(FILE *out, const struct k3_opt_row *row, const struct k3_
 
 static void put_options(FILE *out, const struct k3_command *command)
 {
-    bool has_size = false;
+    bool has_size = false, has_rate = false;
     const char *group = NULL;
     /* Groups are contiguous in the table but for the command's own, which come first. */
     static const char *const order[] = {"Options", "Layout", "Common"};
@@ -72,13 +65,16 @@ static void put_options(FILE *out, const struct k3_command *command)
                 fprintf(out, "\n%s:\n", order[g]);
             group = order[g];
             has_size = has_size || row->kind == K3_OPT_SIZE;
+            has_rate = has_rate || row->kind == K3_OPT_RATE;
             put_option(out, row, command);
         }
     }
-    if (has_size) {
+    if (has_size || has_rate)
         fputc('\n', out);
-        k3_help_put_filled(out, size_text, 0, 0);
-    }
+    if (has_size)
+        k3_help_put_filled(out, k3_size_help, 0, 0);
+    if (has_rate)
+        k3_help_put_filled(out, k3_rate_help, 0, 0);
 }
 
 static void put_command_help(FILE *out, const struct k3_command *command)
@@ -88,6 +84,17 @@ static void put_command_help(FILE *out, const struct k3_command *command)
     k3_help_put_filled(out, command->text, 0, 0);
     put_options(out, command);
     fprintf(out, "\nExample:\n  %s\n", command->example);
+}
+
+static void put_exits(FILE *out)
+{
+    char text[512] = "Exit codes:";
+    for (int i = 0; i < K3_EXIT_COUNT; i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, " %d %s%s", i, k3_exit_text[i],
+                 i + 1 < K3_EXIT_COUNT ? ";" : ".");
+    }
+    k3_help_put_filled(out, text, 0, 0);
 }
 
 static void put_tool_help(FILE *out)
@@ -120,7 +127,7 @@ static void put_tool_help(FILE *out)
         "--tp 2, convert DIR --out SET --tp 2, verify SET, load SET.",
         0, 0);
     fputc('\n', out);
-    k3_help_put_filled(out, exit_text, 0, 0);
+    put_exits(out);
 }
 
 void k3_help_print(FILE *out, const struct k3_command *command)

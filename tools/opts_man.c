@@ -60,14 +60,10 @@ static void put_option(FILE *out, const struct k3_opt_row *row, const struct k3_
 
 static void put_exits(FILE *out)
 {
-    static const char *const text[] = {
-        "done", "failed: I/O, memory, path not found", "usage",
-        "the data are wrong: corrupt, incomplete, not what was recorded, no manifest",
-        "not possible as asked: does not divide, does not fit, not available here"};
     fputs(".SH EXIT STATUS\n", out);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < K3_EXIT_COUNT; i++) {
         fprintf(out, ".TP\n.B %d\n", i);
-        k3_man_put(out, text[i]);
+        k3_man_put(out, k3_exit_text[i]);
         fputs(".\n", out);
     }
 }
@@ -85,17 +81,18 @@ static void put_command_page(FILE *out, const struct k3_command *command)
     fputs("\n.SH DESCRIPTION\n", out);
     k3_man_put(out, command->text);
     fputs("\n.SH OPTIONS\n", out);
-    bool has_size = false;
+    bool has_size = false, has_rate = false;
     for (int i = 0; i < K3_ID_COUNT; i++) {
         const struct k3_opt_row *row = &k3_opt_table[i];
         if (!k3_opt_belongs(row, command))
             continue;
         has_size = has_size || row->kind == K3_OPT_SIZE;
+        has_rate = has_rate || row->kind == K3_OPT_RATE;
         put_option(out, row, command);
     }
-    if (has_size)
-        fputs(".PP\nSizes take KiB MiB GiB TiB (powers of 1024) or KB MB GB TB (powers of 1000).\n",
-              out);
+    if (has_size || has_rate)
+        fprintf(out, ".PP\n%s%s%s\n", has_size ? k3_size_help : "",
+                has_size && has_rate ? "\n" : "", has_rate ? k3_rate_help : "");
     put_exits(out);
     fputs(".SH EXAMPLES\n.nf\n", out);
     k3_man_put(out, command->example);

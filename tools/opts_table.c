@@ -200,6 +200,18 @@ const struct k3_opt_row k3_opt_table[K3_ID_COUNT] = {
                        .commands = EVERY},
 };
 
+const char *const k3_exit_text[K3_EXIT_COUNT] = {
+    "done", "failed (I/O, memory, path not found, stopped by a signal)", "usage",
+    "the data are wrong or incomplete (also: no manifest)",
+    "not possible as asked (does not divide or fit, in the way, not available, not all converted)"};
+
+const char k3_size_help[] =
+    "A SIZE takes KiB MiB GiB TiB (1GiB is 1073741824 bytes) or KB MB GB TB "
+    "(1GB is 1000000000); without a unit it is in bytes.";
+const char k3_rate_help[] =
+    "A rate without a unit is in GB/s; it takes the units of sizes, with or "
+    "without /s.";
+
 #define MANY UINT32_MAX
 
 static const char shard_group[] = "Make shards";
@@ -223,7 +235,9 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "every byte, and writes the manifest last.  Interrupted at any point, the same command "
          "resumes.  Files that the Hugging Face client downloaded are compared with the SHA-256 "
          "that it left (.cache/huggingface/download/*.metadata, or the name of the blob in its "
-         "cache).  The checkpoint is only read; with --ranks only those of its files are read "
+         "cache): another digest ends it, but for a file that is newer than its record, which may "
+         "have been changed on purpose and is converted with a notice.  The checkpoint is only "
+         "read; with --ranks only those of its files are read "
          "that hold bytes of these ranks.",
          "k3-shard convert /models/Kimi-K3 --out /nvme/k3-tp8", 1, 1, k3_cmd_convert},
     [K3_CMD_SEAL] = {K3_CMD_SEAL, "seal", "", "publish a conversion whose items are all done",
@@ -244,7 +258,8 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
          "and digests of a checkpoint or a single safetensors file.  Names each bad file, unit, "
          "offset and the tensors it touches; exits 3 if there is one.  Files of a checkpoint are "
          "compared with the SHA-256 that the Hugging Face client left of its download "
-         "(.cache/huggingface/download/*.metadata, or the name of the blob in its cache).",
+         "(.cache/huggingface/download/*.metadata, or the name of the blob in its cache): one that "
+         "differs is bad, also where it was changed after its download.",
          "k3-shard verify /nvme/k3-tp8", 1, MANY, k3_cmd_verify},
     [K3_CMD_INSPECT] = {K3_CMD_INSPECT, "inspect", "PATH", "show what a file or directory holds",
                         proof_group,
@@ -279,9 +294,10 @@ const struct k3_command k3_command_table[K3_CMD_COUNT] = {
         {K3_CMD_DOCTOR, "doctor", "[DIR]", "say what this machine can do, and why not", use_group,
          "Looks at processors, memory, limits, io_uring, GPUs and, where it is given, at the file "
          "system and drive of DIR (a shard set, a checkpoint or any directory).  Each finding is "
-         "ok, "
-         "slower or missing, with its value or the reason and the next step.  Exits 0 whatever is "
-         "missing.",
+         "ok; slower: it works, not at its best; missing; or absent: an extra, a machine is as "
+         "good "
+         "without it.  Its value stands beside it ('not known' where it cannot be read), or the "
+         "reason and the next step.  Exits 0 whatever is missing.",
          "k3-shard doctor /nvme/k3-tp8", 0, 1, k3_cmd_doctor},
     [K3_CMD_HELP] = {K3_CMD_HELP, "help", "[COMMAND|" K3_QUANT_TOPIC "]",
                      "show this help or that of a command", help_group,

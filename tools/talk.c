@@ -16,6 +16,13 @@ void k3_say_problems(const struct k3_problems *problems)
         fprintf(stderr, "problem: and %" PRIu64 " more\n", problems->count - problems->kept_count);
 }
 
+void k3_print_outs(const struct k3_opts *opts)
+{
+    printf("%s", opts->out.item[0]);
+    if (opts->out.count > 1)
+        printf(" and %u more", opts->out.count - 1);
+}
+
 void k3_say_finished(const struct k3_opts *opts)
 {
     printf("looked at names and sizes, and no byte of the parts; `k3-shard verify");

@@ -8,6 +8,9 @@
 /* Print every problem on a line of its own, and how many were found beyond those kept. */
 void k3_say_problems(const struct k3_problems *problems);
 
+/* The --out directories on stdout: the first, and how many more. */
+void k3_print_outs(const struct k3_opts *opts);
+
 /* On stdout, behind "finished already": what was looked at, and what looks at the rest. */
 void k3_say_finished(const struct k3_opts *opts);
 

@@ -179,6 +179,21 @@ int k3_verify_add_bad(struct k3_verify *verify, const struct k3_bad_place *place
 
 /* ---- files ---- */
 
+/* The reader of headers knows published files, which are downloaded; a part of a set never was. */
+static void fail_header(const char *name, const struct k3_err *why, struct k3_err *err)
+{
+    static const char download[] = "; download it again";
+    uint32_t rank, part;
+    const size_t bytes = strlen(why->text), tail = sizeof download - 1;
+    struct k3_err own = *why;
+    if (k3_part_name_decode(name, &rank, &part) && bytes > tail &&
+        !strcmp(why->text + bytes - tail, download))
+        snprintf(own.text + bytes - tail, sizeof own.text - (bytes - tail),
+                 ": restore this part from a copy of its set, or make it again: k3-shard verify "
+                 "of the set says how");
+    k3_fail_as(err, &own);
+}
+
 int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st **st,
                      struct k3_err *err)
 {
@@ -186,19 +201,25 @@ int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st
     uint8_t *header = NULL;
     uint64_t header_bytes = 0;
     size_t have = file_bytes < sizeof prefix ? (size_t)file_bytes : sizeof prefix;
+    struct k3_err why;
     *st = NULL;
-    int rc = k3_file_read(fd, name, prefix, have, 0, err);
+    k3_err_init(&why);
+    int rc = k3_file_read(fd, name, prefix, have, 0, &why);
     if (!rc)
-        rc = k3_st_header_bytes(name, prefix, have, file_bytes, &header_bytes, err);
-    if (rc)
+        rc = k3_st_header_bytes(name, prefix, have, file_bytes, &header_bytes, &why);
+    if (rc) {
+        fail_header(name, &why, err);
         return rc;
+    }
     header = malloc((size_t)header_bytes);
     if (!header)
         return k3_fail(err, K3_ENOMEM, "no memory for the header of %s", name);
-    rc = k3_file_read(fd, name, header, (size_t)header_bytes, 0, err);
+    rc = k3_file_read(fd, name, header, (size_t)header_bytes, 0, &why);
     if (!rc)
-        rc = k3_st_decode(name, header, (size_t)header_bytes, file_bytes, st, err);
+        rc = k3_st_decode(name, header, (size_t)header_bytes, file_bytes, st, &why);
     free(header);
+    if (rc)
+        fail_header(name, &why, err);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "bytes.h"
 #include "k3_err.h"
 #include "progress.h"
+#include "ranks.h"
 #include "set.h"
 #include "text.h"
 
@@ -34,6 +35,7 @@ struct k3_verify {
     struct k3_bad_unit *bad;
     uint64_t bad_count; /* all that were found */
     uint32_t bad_kept, bad_cap;
+    struct k3_ranks bad_ranks; /* of a set: their parts or units files are not as recorded */
     bool is_unfinished;      /* no set yet: there is a conversion to go on with, and nothing bad */
     struct k3_text subject;  /* "set DIR: ..." */
     struct k3_text unproved; /* what a good verdict leaves open, joined by "; "; empty: nothing */
@@ -90,6 +92,9 @@ int k3_verify_checkpoint(struct k3_verify *verify, const char *path, struct k3_e
 int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reason,
                     struct k3_err *err);
 int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *err);
+
+/* Can a set be compared with a checkpoint at all?  K3_EUNSUPPORTED: not with casts. */
+int k3_verify_against_can(const struct k3_set *set, struct k3_err *err);
 
 /* The parts of the set hold exactly the bytes of verify->against. */
 int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err);

@@ -487,17 +487,21 @@ out:
     return rc;
 }
 
+int k3_verify_against_can(const struct k3_set *set, struct k3_err *err)
+{
+    char text[K3_POLICY_TEXT_BYTES];
+    if (k3_policy_is_verbatim(&set->plan->policy))
+        return 0;
+    k3_policy_short_text(&set->plan->policy, text);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "this set was made with casts (--quant %.200s): it does not hold the bytes of a "
+                   "checkpoint; convert again and compare the manifests",
+                   text);
+}
+
 int k3_verify_against(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
 {
     struct k3_ranks ranks = set->ranks;
-    if (!k3_policy_is_verbatim(&set->plan->policy)) {
-        char text[K3_POLICY_TEXT_BYTES];
-        k3_policy_short_text(&set->plan->policy, text);
-        return k3_fail(err, K3_EUNSUPPORTED,
-                       "this set was made with casts (--quant %.200s): it does not hold the bytes "
-                       "of a checkpoint; convert again and compare the manifests",
-                       text);
-    }
     if (verify->rank_count)
         k3_ranks_clear(&ranks);
     for (uint32_t i = 0; i < verify->rank_count; i++) /* of the set: looked up before */

@@ -84,7 +84,9 @@ static int check_tails(struct k3_verify *verify, const struct k3_ckpt *ckpt, str
 
 /* ---- digests that a download left behind ---- */
 
-/* Hash a file that has a record and compare; *count grows where there is one. */
+/* Hash a file that has a record and compare; *count grows where there is one.  A file that was
+ * changed after its download is no longer what was downloaded either: whether that was meant, only
+ * the user knows. */
 static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, const char *name,
                         uint32_t *count, struct k3_err *err)
 {
@@ -92,7 +94,6 @@ static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, co
     uint8_t digest[K3_DIGEST_BYTES];
     uint64_t bytes = 0;
     struct k3_err inner;
-    bool same = false;
     bool is_recorded;
     int find_rc = k3_hf_digest_find(&ckpt->dir, name, &recorded, &is_recorded, err);
     if (find_rc || !is_recorded)
@@ -104,12 +105,12 @@ static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, co
         return rc;
     verify->checked_bytes += bytes;
     k3_err_init(&inner);
-    rc = k3_hf_digest_compare(&ckpt->dir, name, &recorded, digest, &same, &inner);
-    if (!rc && !same)
-        k3_problems_add(&verify->notices,
-                        "%s was changed after its download, and is not what its record says", name);
-    else
-        ++*count;
+    ++*count;
+    rc = k3_hf_digest_compare(&ckpt->dir, name, &recorded, digest, &inner);
+    if (rc && recorded.is_outdated)
+        k3_verify_say(&verify->next,
+                      "where a file was changed on purpose, remove the record named beside it, "
+                      "which is of another file (convert takes such a file as it is and says so)");
     return k3_verify_judge(&verify->problems, rc, &inner, err);
 }
 
@@ -131,15 +132,15 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
                           file_count);
     else
         k3_verify_checked(verify, "no SHA-256: none is recorded here");
-    if (count == 0 && verify->notices.count == 0) /* else a record is there, but outdated */
+    if (count == 0)
         k3_verify_say(&verify->unproved,
                       "names, shapes and sizes are right; contents were not judged, since no "
                       "digest is recorded beside them (a download by the Hugging Face client "
                       "records them)");
     else if (count < file_count)
         k3_verify_say(&verify->unproved,
-                      "contents of %u of %u files were not judged: no SHA-256 that is still good "
-                      "is recorded for them",
+                      "contents of %u of %u files were not judged: no SHA-256 is recorded for "
+                      "them",
                       file_count - count, file_count);
     return 0;
 }
@@ -336,6 +337,11 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
     k3_verify_say(&verify->unproved, "names, shapes and sizes agree with each other; contents were "
                                      "not judged, since there are neither rules nor digests");
     k3_problems_add(&verify->notices, "structure only, without model rules: %s", reason);
+    if (k3_file_exists(&dir, K3_INDEX_NAME) && !k3_file_exists(&dir, K3_CONFIG_NAME))
+        k3_problems_add(&verify->problems,
+                        "%s/" K3_CONFIG_NAME ": missing, though " K3_INDEX_NAME " is there: not a "
+                        "whole checkpoint",
+                        path);
     k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors), no digests",
                       files, files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);
     if (loose.tensor_count)

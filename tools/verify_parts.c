@@ -464,12 +464,16 @@ static int tell_part(struct k3_set_check *check, struct k3_part_check *part, str
 {
     uint64_t bad = 0, bad_data = 0, read = 0;
     uint64_t header_units = part->entry->data_offset / K3_UNIT_BYTES;
+    bool is_hurt = part->problems.count || part->is_missing; /* not as it was recorded */
     for (uint64_t u = 0; u < part->present_count; u++) {
         bool is_bad = part->state[u] > K3_UNIT_IS_RIGHT;
+        is_hurt = is_hurt || (is_bad && part->state[u] != K3_UNIT_PAD_NOT_ZERO);
         read += part->state[u] != K3_UNIT_NOT_READ;
         bad += is_bad;
         bad_data += is_bad && u >= header_units;
     }
+    if (is_hurt)
+        k3_ranks_add(&check->verify->bad_ranks, part->entry->rank);
     check->verify->checked_units += read;
     check->verify->checked_bytes += read * K3_UNIT_BYTES;
     check->verify->checked_files += !part->is_missing;
@@ -488,6 +492,44 @@ static int tell_part(struct k3_set_check *check, struct k3_part_check *part, str
     for (uint32_t i = 0; i < part->problems.kept_count; i++)
         k3_problems_add(&check->verify->problems, "%s", part->problems.text[i]);
     check->verify->problems.count += part->problems.count - part->problems.kept_count;
+    return rc;
+}
+
+/* "7 of 14", or "14" where that is all. */
+static void put_share(struct k3_text *out, uint32_t count, uint32_t all)
+{
+    if (count == all)
+        k3_text_putf(out, "%u", count);
+    else
+        k3_text_putf(out, "%u of %u", count, all);
+}
+
+/* What was looked at: each thing is counted where it was read, not where it should have been. */
+static int say_checked(struct k3_set_check *check, uint64_t unit_count, struct k3_err *err)
+{
+    uint32_t ranks = 0, headers = 0;
+    struct k3_text text;
+    k3_text_init(&text);
+    for (uint32_t r = 0; r < check->rank_count; r++)
+        ranks += check->digests[r] != NULL;
+    for (uint32_t p = 0; p < check->part_count; p++)
+        headers += check->parts[p].is_header_judged;
+    k3_text_puts(&text, "names and sizes, unit digests of ");
+    put_share(&text, ranks, check->rank_count);
+    k3_text_putf(&text, " rank%s, ", check->rank_count == 1 ? "" : "s");
+    put_share(&text, headers, check->part_count);
+    k3_text_puts(&text, " part headers");
+    if (!check->verify->quick) {
+        k3_text_putf(&text, ", %llu units with their pads, ", (unsigned long long)unit_count);
+        put_share(&text, check->copied_count, check->set->manifest.file_count);
+        k3_text_puts(&text, " copied files");
+        if (check->headers_count)
+            k3_text_puts(&text, ", source headers");
+    }
+    int rc = k3_text_check(&text, err);
+    if (!rc)
+        k3_verify_checked(check->verify, "%s", text.data);
+    k3_text_fini(&text);
     return rc;
 }
 
@@ -510,14 +552,8 @@ int k3_part_checks_report(struct k3_set_check *check, struct k3_err *err)
         rc = tell_part(check, &check->parts[p], err);
     const uint64_t globals = check->numbers.global_count, shapes = check->numbers.shape_count;
     k3_cast_numbers_close(&check->numbers);
-    const struct k3_manifest *manifest = &check->set->manifest;
-    k3_verify_checked(check->verify, "names and sizes, unit digests of %u rank%s, %u part headers",
-                      check->rank_count, check->rank_count == 1 ? "" : "s", check->part_count);
-    if (check->verify->quick)
-        return rc;
-    k3_verify_checked(check->verify, "%llu units with their pads, %u copied files, source headers",
-                      (unsigned long long)(check->verify->checked_units - before),
-                      manifest->file_count);
+    if (!rc)
+        rc = say_checked(check, check->verify->checked_units - before, err);
     if (globals)
         k3_verify_checked(check->verify, "%s global scales", k3_count_text(globals).s);
     if (check->scale_count)

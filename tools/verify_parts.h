@@ -37,6 +37,7 @@ struct k3_part_check {
     uint64_t first_task;
     uint32_t pad_count, scale_range_count;
     bool is_missing;
+    bool is_header_judged; /* its header was read and held against its digests */
     char name[K3_NAME_BYTES_MAX + 1];
 };
 
@@ -55,6 +56,8 @@ struct k3_set_check {
     struct k3_cast_numbers numbers; /* while the report is made */
     uint64_t scale_count;           /* judged */
     uint32_t part_count, rank_count, worker_count;
+    uint32_t copied_count;  /* copied files whose digests were taken */
+    uint32_t headers_count; /* the same of source-headers.zst: 0 or 1 */
     struct k3_progress progress;
 };
 

@@ -32,8 +32,9 @@
 
 /* ---- files that are not parts ---- */
 
+/* *hashed grows where its digest was taken. */
 static int check_file(struct k3_verify *verify, const struct k3_dir *dir,
-                      const struct k3_file_entry *entry, struct k3_err *err)
+                      const struct k3_file_entry *entry, uint32_t *hashed, struct k3_err *err)
 {
     uint8_t digest[K3_DIGEST_BYTES];
     uint64_t bytes = 0;
@@ -60,6 +61,7 @@ static int check_file(struct k3_verify *verify, const struct k3_dir *dir,
     if (verify->quick)
         return 0;
     rc = k3_verify_sha256(dir, entry->name, false, digest, &bytes, &inner);
+    *hashed += !rc;
     if (!rc && memcmp(digest, entry->sha256, sizeof digest)) {
         char found[K3_HEX_BYTES], wanted[K3_HEX_BYTES];
         k3_hex_encode(digest, sizeof digest, found);
@@ -71,8 +73,10 @@ static int check_file(struct k3_verify *verify, const struct k3_dir *dir,
     return k3_verify_judge(&verify->problems, rc, &inner, err);
 }
 
-static int check_files(struct k3_verify *verify, const struct k3_set *set, struct k3_err *err)
+static int check_files(struct k3_set_check *check, struct k3_err *err)
 {
+    struct k3_verify *verify = check->verify;
+    const struct k3_set *set = check->set;
     const struct k3_dir *dir = &set->dirs[set->manifest_dir];
     uint32_t notices = 0;
     int rc = k3_set_check_names(set, &verify->problems, &notices, err);
@@ -80,9 +84,9 @@ static int check_files(struct k3_verify *verify, const struct k3_set *set, struc
         k3_problems_add(&verify->notices, "%u name%s in the directories not part of the set",
                         notices, notices == 1 ? " is" : "s are");
     for (uint32_t i = 0; i < set->manifest.file_count && !rc; i++)
-        rc = check_file(verify, dir, &set->manifest.files[i], err);
+        rc = check_file(verify, dir, &set->manifest.files[i], &check->copied_count, err);
     if (!rc)
-        rc = check_file(verify, dir, &set->manifest.headers, err);
+        rc = check_file(verify, dir, &set->manifest.headers, &check->headers_count, err);
     return rc;
 }
 
@@ -213,6 +217,7 @@ static int header_task(void *context, uint32_t worker, uint64_t task, struct k3_
         return rc;
     uint64_t header_units = part->entry->data_offset / K3_UNIT_BYTES;
     bool good = part->wanted != NULL && part->present_count >= header_units;
+    part->is_header_judged = good;
     for (uint64_t u = 0; u < header_units && u < part->present_count; u++) {
         judge_range(part, fd, u, 1, &check->workers[worker]);
         good = good && part->state[u] == K3_UNIT_IS_RIGHT;
@@ -253,6 +258,8 @@ static int read_units(struct k3_set_check *check, const struct k3_manifest_rank 
     if (!rc) {
         verify->checked_bytes += rank->units.bytes;
         verify->checked_files++;
+    } else {
+        k3_ranks_add(&verify->bad_ranks, rank->rank);
     }
     return k3_verify_judge(&verify->problems, rc, &inner, err);
 }
@@ -409,7 +416,7 @@ static int check_set(struct k3_verify *verify, const struct k3_set *set, struct 
     check->verify = verify;
     check->set = set;
     uint64_t before = verify->problems.count;
-    int rc = check_files(verify, set, err);
+    int rc = check_files(check, err);
     if (!rc && verify->problems.count == before)
         rc = rebuild_plan(check, err);
     if (!rc && verify->problems.count == before)
@@ -446,32 +453,53 @@ static void describe(struct k3_verify *verify, const struct k3_set *set)
     k3_verify_checked(verify, "manifest");
 }
 
-/* The next step where something is wrong: the command that makes the set again, as far as the set
- * itself knows it. */
-static void say_next(struct k3_verify *verify, const struct k3_set *set)
+/* The options that give the plan of a set again. */
+static void put_options(const struct k3_set *set, struct k3_text *line)
 {
-    const struct k3_layout *layout = &set->layout;
-    struct k3_text line;
-    k3_text_init(&line);
-    k3_text_puts(&line, "k3-shard convert CKPT");
-    for (uint32_t place = 0; place < set->dir_count; place++)
-        k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
-    k3_layout_put_options(layout, &line);
+    k3_layout_put_options(&set->layout, line);
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
         k3_policy_short_text(&set->plan->policy, policy);
-        k3_text_putf(&line, " --quant '%s'", policy);
+        k3_text_putf(line, " --quant '%s'", policy);
     }
+    if (set->plan->revision[0])
+        k3_text_putf(line, " --revision '%s'", set->plan->revision);
+}
+
+/* The next step where something is wrong: the commands that make the set again, as far as the set
+ * itself knows them.  Where only some of its ranks are hurt, these can be made alone: parts of a
+ * rank have the same bytes whatever other ranks there are. */
+static void say_next(struct k3_verify *verify, const struct k3_set *set)
+{
+    struct k3_text line, some;
+    k3_text_init(&line);
+    k3_text_init(&some);
+    if (verify->bad_ranks.count && verify->bad_ranks.count < set->ranks.count) {
+        char shown[K3_RANKS_SHOWN_BYTES];
+        k3_text_putf(&some,
+                     ", or make rank%s %s again alone and copy these files from NEW: k3-shard "
+                     "convert CKPT --out NEW",
+                     verify->bad_ranks.count == 1 ? "" : "s",
+                     k3_ranks_shown(&verify->bad_ranks, shown));
+        put_options(set, &some);
+        k3_text_puts(&some, " --ranks ");
+        k3_ranks_put(&verify->bad_ranks, &some);
+    }
+    for (uint32_t place = 0; place < set->dir_count; place++)
+        k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
+    put_options(set, &line);
     if (k3_set_is_partial(set)) {
         k3_text_puts(&line, " --ranks ");
         k3_ranks_put(&set->ranks, &line);
     }
-    k3_verify_say(
-        &verify->next,
-        "give all directories of the set, restore the files named above from a copy of it "
-        "and remove those that it does not list, or convert again: %s --force",
-        line.bytes ? line.data : "");
+    verify->next.failed = verify->next.failed || line.failed || some.failed;
+    k3_verify_say(&verify->next,
+                  "give all directories of the set, remove files that it does not list, and "
+                  "restore those named above from a copy of it%s; or convert again: k3-shard "
+                  "convert CKPT%s --force",
+                  some.bytes ? some.data : "", line.bytes ? line.data : "");
     k3_text_fini(&line);
+    k3_text_fini(&some);
 }
 
 /* The same where the set is sound and the checkpoint is not its own: nothing is made again from one
@@ -490,7 +518,8 @@ static void say_next_unopened(struct k3_verify *verify)
     k3_verify_say(
         &verify->next,
         "give all directories of one set, end an unfinished conversion by its own command, "
-        "restore " K3_MANIFEST_NAME " from a copy, or convert again into an empty folder");
+        "restore " K3_MANIFEST_NAME " from a copy, or convert again with --force and the same "
+        "--out directories");
 }
 
 /* Of directories without a manifest: is one of them in the middle of a conversion?  By the records
@@ -537,27 +566,49 @@ static void describe_unopened(struct k3_verify *verify, const char *const *paths
                                  "are done, k3-shard seal with its --out directories");
 }
 
+/* What --against cannot be is said before a set of terabytes is read. */
+static int judge_against(const struct k3_verify *verify, const char *set_path, struct k3_err *err)
+{
+    struct k3_dir dir;
+    bool is_set = false;
+    int rc = k3_dir_open(verify->against, false, &dir, err);
+    if (rc)
+        return rc;
+    const bool has_config = k3_file_exists(&dir, K3_CONFIG_NAME);
+    rc = k3_is_set_dir(verify->against, &is_set, err);
+    if (!rc && is_set)
+        rc = k3_fail(err, K3_EUSAGE,
+                     "--against %s: a shard set; wanted the checkpoint that %s was made from "
+                     "(without --against, verify proves a set by its own digests)",
+                     verify->against, set_path);
+    else if (!rc && !has_config)
+        rc = k3_fail(err, K3_EUSAGE,
+                     "--against %s: no " K3_CONFIG_NAME " is there; wanted the checkpoint that %s "
+                     "was made from: give %s",
+                     verify->against, set_path, k3_ckpt_where(&dir));
+    k3_dir_close(&dir);
+    return rc;
+}
+
 int k3_verify_set(struct k3_verify *verify, const char *const *paths, uint32_t count,
                   struct k3_err *err)
 {
     struct k3_set *set = NULL;
     struct k3_err inner;
     k3_err_init(&inner);
-    if (verify->against) { /* a path that is not there is said before anything is read */
-        struct k3_dir dir;
-        int missing = k3_dir_open(verify->against, false, &dir, err);
-        if (missing)
-            return missing;
-        k3_dir_close(&dir);
-    }
-    int rc = k3_set_open(paths, count, &set, &inner);
+    int rc = verify->against ? judge_against(verify, paths[0], err) : 0;
+    if (rc)
+        return rc;
+    rc = k3_set_open(paths, count, &set, &inner);
     if (rc) {
         describe_unopened(verify, paths, count);
         return k3_verify_judge(&verify->problems, rc, &inner, err);
     }
     describe(verify, set);
     verify->checked_files++;
-    rc = check_set(verify, set, err);
+    rc = verify->against ? k3_verify_against_can(set, err) : 0;
+    if (!rc)
+        rc = check_set(verify, set, err);
     const bool is_sound = verify->problems.count == 0;
     if (!is_sound)
         say_next(verify, set);

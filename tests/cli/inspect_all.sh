@@ -16,6 +16,16 @@ run set --tensor layers.2.attn.A_log --stats
 run set --tensor language_model.lm_head.weight --json
 run ckpt --tensor language_model.lm_head.weight --stats
 run ckpt --tensor nothing
+# names that are nearly right: misspelled, of a view, the end of one, of a file alone
+run ckpt --tensor language_model.model.layers.2.block_sparse_moe.experts.12.w3.wieght_packed
+run set --tensor layers.1.experts.w31
+run set --tensor self_attn.A_log
+run set/model-rank-1-part-0.safetensors --tensor nothing
+# a part was never downloaded
+head -c 600000 set/model-rank-1-part-6.safetensors >model-rank-1-part-6.safetensors
+run model-rank-1-part-6.safetensors
+run model-rank-1-part-6.safetensors --tensor x
+rm model-rank-1-part-6.safetensors
 run set/model-rank-1.units --stats
 run set/k3-shards.json --stats
 run ckpt --stats --json

@@ -36,6 +36,28 @@ convert --out idle2 --out idle3 --tp 2 --worker 6 --workers 7
 convert --out idle2 --out idle3 --tp 1 --worker 6 --workers 7
 convert --out idle2 --out idle3 --tp 1 --worker 0 --workers 7
 convert --out idle2 --out idle3 --tp 2 --worker 0 --workers 7
+# other files: what was recorded and what is there; where only times differ, the finished items can be
+# kept, by the step that is named
+touch -d @1700000000.25 ckpt/*
+convert --out times --tp 2 --worker 0 --workers 2
+touch -d @1700000001 ckpt/model-00004-of-000008.safetensors
+convert --out times --tp 2
+step=$("$K3" convert ckpt --out times --tp 2 2>&1 | sed -n 's/.*give that back (\(.*\)) and run .*/\1/p')
+echo "\$ $step"
+eval "$step"
+"$K3" convert ckpt --out times --tp 2 --worker 0 --workers 2 --quiet | head -n 1
+touch ckpt/*
+convert --out times --tp 2 2>&1 | sed 's/written 20[^,]*,/written NOW,/'
+rm times/.k3-partial/sources
+"$K3" convert ckpt --out times --tp 2 --quiet | head -n 1
+"$K3" verify times --against ckpt --quiet | tail -n 1
+touch -d @1700000000.5 ckpt/*
+convert --out sizes --tp 2 --worker 0 --workers 2
+touch -d @1700000000 ckpt/README.md
+convert --out sizes --tp 2 2>&1
+echo more >>ckpt/README.md
+touch -d @1700000000 ckpt/README.md
+convert --out sizes --tp 2 2>&1
 # --force with fewer directories than before
 convert --out a --out b --tp 2
 loud --out a --tp 2 --force

@@ -27,3 +27,13 @@ disown $cat # its end is no news: when the shell told of it was chance
 wait $pid 2>/dev/null
 echo "exit $?"
 kill $cat
+# A load that is stopped says what is left of it.
+"$K3" convert ckpt --out set --tp 2 --quiet >/dev/null
+"$K3" load set --max-bandwidth 1MB/s --quiet 2>told >out &
+pid=$!
+sleep 1
+kill -INT $pid
+wait $pid 2>/dev/null
+echo "exit $?"
+cat out
+sed -E 's/after [0-9]+ of [0-9]+ bytes/after SOME of ALL bytes/' told

@@ -15,6 +15,8 @@ try plan ''
 try plan /ckpt --tpp 8
 try plan /ckpt --budjet=1GiB
 try plan /ckpt --nothing-like-it
+try plan /ckpt --ep 8
+try load d --uring
 try plan /ckpt --seed 1
 try plan /ckpt -x
 try plan /ckpt --tp

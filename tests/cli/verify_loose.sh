@@ -36,6 +36,9 @@ run other
 run plain
 rm plain/*
 run plain
+"$K3" synth rest --preset tiny --quiet >/dev/null
+rm rest/config.json
+run rest
 "$K3" synth ckpt --preset tiny --quiet >/dev/null
 digest=$(sha256sum ckpt/model-00001-of-000008.safetensors | cut -d' ' -f1)
 mkdir -p ckpt/.cache/huggingface/download
@@ -44,7 +47,13 @@ for file in 1 2; do # the record of file 2 is wrong
         >ckpt/.cache/huggingface/download/model-0000$file-of-000008.safetensors.metadata
 done
 run ckpt
-rm -r ckpt/.cache
+# a record that is older than its file: damaged, or changed on purpose; convert leaves that open
+rm ckpt/.cache/huggingface/download/model-00002-of-000008.safetensors.metadata
+printf 'commit\n%s\n7\n' "$digest" \
+    >ckpt/.cache/huggingface/download/model-00003-of-000008.safetensors.metadata
+run ckpt
+"$K3" convert ckpt --out changed --tp 2 2>&1 | grep '^notice'
+rm -r ckpt/.cache changed
 # the last byte of an A_log: behind the heads of the model
 offset=$("$K3" inspect ckpt --json --tensor language_model.model.layers.0.self_attn.A_log |
     python3 -c 'import json, sys

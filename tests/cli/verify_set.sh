@@ -18,6 +18,21 @@ run set/k3-shards.json
 run set --ranks 5
 run ckpt --against ckpt
 run nowhere
+# what --against cannot be is said before the set is read
+mkdir empty
+run set --against set
+run set --against set/../set --quick
+run set --against empty
+# one bad unit: its rank is made again alone, and the file copied
+cp -r set one
+printf 'X' | dd of=one/model-rank-1-part-3.safetensors bs=1 seek=600000 conv=notrunc status=none
+run one
+"$K3" convert ckpt --out new --tp 2 --ranks 1 --quiet >/dev/null
+cp new/model-rank-1-part-3.safetensors one/
+run one
+# what was not read is not counted as checked
+rm one/model-rank-1-part-*.safetensors one/model-rank-0.units one/source-headers.zst one/LICENSE
+run one
 printf 'X' | dd of=set/model-rank-0-part-1.safetensors bs=1 seek=600000 conv=notrunc status=none
 printf 'X' | dd of=set/model-rank-1-part-6.safetensors bs=1 seek=9 conv=notrunc status=none
 mv set/README.md set/model-rank-0-part-7.safetensors

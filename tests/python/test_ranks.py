@@ -259,7 +259,8 @@ def check_forged(tool, suite, room, ckpt):
             f.write(k3ref.seal_json({**good, **members}))
         for command in (["verify", out], ["export", out, "--to", out + ".to"]):
             result = tool.run(*command)
-            suite.check(result.code == 3 and text in result.err, f"{command[0]}: {text}", result)
+            suite.check(result.code == 3 and text in result.out + result.err,
+                        f"{command[0]}: {text}", result)
 
     forge("model-00001-of-000008.safetensors is in its sources, its ranks hold no byte of it",
           sources=whole["sources"][:1] + good["sources"])

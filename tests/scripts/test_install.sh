@@ -64,6 +64,16 @@ for source in views.c views.cpp; do
     LD_LIBRARY_PATH=$lib "$dir/prog" "$dir/ckpt" >/dev/null 2>"$dir/log"
     [ $? = 3 ] && grep -q k3-shards.json "$dir/log"; ok $? "$source: a folder without a set, exit 3"
 done
+# Under a prefix that no loader knows: what `make install` says is enough to start a program.
+make -s -C "$K3_SOURCE" BUILD="$build" PREFIX="$dir/own" install >"$dir/log" 2>&1
+ok $? "make install under a prefix of one's own" || cat "$dir/log"
+rpath=$(grep -o -- '-Wl,-rpath,[^ ]*' "$dir/log")
+[ -n "$rpath" ] && grep -q "PKG_CONFIG_PATH=$dir/own/lib/pkgconfig" "$dir/log"
+ok $? "it says how programs find the library there"
+${CC:-cc} "$dir/views.c" "-I$dir/own/include" "-L$dir/own/lib" -lk3load "$rpath" -o "$dir/prog" 2>"$dir/log" ||
+    cat "$dir/log"
+count=$("$dir/prog" "$dir/set" | grep -c .)
+[ "${count:-0}" -gt 50 ]; ok $? "a program linked so starts, $count views"
 exported=$(nm -D --defined-only "$lib/libk3load.so.0" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort)
 listed=$(awk '/^ *k3_/ { sub(/;/, ""); print $1 }' "$K3_SOURCE/loader/k3_load.map" | sort)
 [ "$exported" = "$listed" ]; ok $? "exported names are those of the version script"

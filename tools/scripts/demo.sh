@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole way on a small synthetic model: make, plan, convert, verify, load, export, compare.
-# Environment: K3 (the tool).  K3_DEMO_DIR: keep the files there (default: a folder that is removed).
+# Environment: K3 (the tool).  K3_DEMO_DIR: keep the files there, a folder that is empty or is not there
+# yet (default: a folder that is removed).
 set -euo pipefail
 
 dir=${K3_DEMO_DIR:-}
@@ -9,6 +10,10 @@ if [ -z "$dir" ]; then
     trap 'rm -rf "$dir"' EXIT
 fi
 mkdir -p "$dir"
+if [ -n "$(ls -A "$dir")" ]; then
+    echo "demo: K3_DEMO_DIR=$dir is not empty: rm -r $dir, or give another" >&2
+    exit 4
+fi
 
 step() {
     printf '\n$ k3-shard'
