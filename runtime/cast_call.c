@@ -23,8 +23,16 @@
 #define MX_TAKE_LEAST 256u /* groups of 32 values for a block */
 /* And at most this many: sums by scale, at most 4608 a group, stay below 2^32. */
 #define MX_TAKE_MOST ((uint64_t)1 << 19)
-#define TILE_COLS    256u
-#define TILE_GROUPS  1024u /* of 128 x 256 values */
+/* Rows that k3_cast_fp8_channel holds in shared memory.  Shorter ones are too little for a group of
+ * threads. */
+#define HELD_BYTES      28672u
+#define HELD_ROWS       4u
+#define HELD_COLS_LEAST 1024u
+#define HELD_COLS_MOST  7168u /* twice in HELD_BYTES */
+#define HELD_COLS_UNIT  256u
+#define HELD_LANES      16u /* threads of a row */
+#define TILE_COLS       256u
+#define TILE_GROUPS     1024u /* of 128 x 256 values */
 
 _Static_assert(sizeof(struct k3_cast_ask) == 80, "layout shared with cast.cu");
 _Static_assert(sizeof(struct k3_cast_result) == 384, "layout shared with cast.cu");
@@ -41,6 +49,7 @@ enum kernel {
     INT4_G128,
     INT8,
     FP8_ROWS,
+    FP8_CHANNEL,
     FP8_BLOCK,
     MX_BF16,
     MX_MXFP8,
@@ -61,6 +70,7 @@ const char *const k3_cast_kernels[] = {
     [INT4_G128] = "k3_cast_int4_g128",
     [INT8] = "k3_cast_int8",
     [FP8_ROWS] = "k3_cast_fp8_rows",
+    [FP8_CHANNEL] = "k3_cast_fp8_channel",
     [FP8_BLOCK] = "k3_cast_fp8_block",
     [MX_BF16] = "k3_cast_mx_bf16",
     [MX_MXFP8] = "k3_cast_mx_mxfp8",
@@ -71,8 +81,20 @@ const char *const k3_cast_kernels[] = {
 };
 _Static_assert(KERNEL_COUNT <= K3_CAST_KERNEL_MAX, "room of who looks them up");
 
-static enum kernel kernel_of(enum k3_qfmt from, const struct k3_qparams *params)
+static bool can_hold(uint64_t cols)
 {
+    return cols >= HELD_COLS_LEAST && cols <= HELD_COLS_MOST && cols % HELD_COLS_UNIT == 0;
+}
+
+/* In one group of threads. */
+static uint64_t held_rows(uint64_t cols)
+{
+    return HELD_BYTES / (cols * 2) >= HELD_ROWS ? HELD_ROWS : 2;
+}
+
+static enum kernel kernel_of(enum k3_qfmt from, const struct k3_quant *quant)
+{
+    const struct k3_qparams *params = &quant->params;
     bool is_mse = params->rule == K3_SCALE_MSE;
     if (from == K3_Q_MXFP4) {
         switch (params->to) {
@@ -98,8 +120,9 @@ static enum kernel kernel_of(enum k3_qfmt from, const struct k3_qparams *params)
     case K3_Q_INT8_G32:
         return INT8;
     case K3_Q_FP8_TENSOR:
-    case K3_Q_FP8_CHANNEL:
         return FP8_ROWS;
+    case K3_Q_FP8_CHANNEL:
+        return can_hold(quant->cols) ? FP8_CHANNEL : FP8_ROWS;
     case K3_Q_FP8_BLOCK:
         return FP8_BLOCK;
     case K3_Q_INT4_G128:
@@ -126,6 +149,10 @@ static void set_shape(struct k3_cast_call *call, enum kernel kernel, uint64_t ro
         grid = k3_div_up(rows, STRIPE_ROWS);
         call->block = STRIPE_BLOCK;
         break;
+    case FP8_CHANNEL:
+        grid = k3_div_up(rows, held_rows(cols));
+        call->block = (unsigned)held_rows(cols) * HELD_LANES;
+        break;
     case MX_FP8_BLOCK:
         grid = spread(k3_div_up(rows, STRIPE_ROWS) * k3_div_up(cols, TILE_COLS), TILE_GROUPS);
         call->block = MX_BLOCK;
@@ -149,7 +176,7 @@ void k3_cast_call_make(enum k3_qfmt from, const struct k3_quant *quant, const st
                        uint64_t result, struct k3_cast_call *out)
 {
     const struct k3_qparams *params = &quant->params;
-    enum kernel kernel = kernel_of(from, params);
+    enum kernel kernel = kernel_of(from, quant);
     assert(from == K3_Q_BF16 ? k3_quant_route(from, params->to) == K3_QROUTE_QUANT
                              : k3_quant_route(from, params->to) == K3_QROUTE_MX);
     assert(params->to != K3_Q_FP8_BLOCK || rows->row_first % STRIPE_ROWS == 0);
@@ -208,7 +235,7 @@ bool k3_cast_call_take(enum k3_qfmt from, const struct k3_quant *quant, const st
 {
     double most;
     struct k3_cast_call call;
-    set_shape(&call, kernel_of(from, &quant->params), rows->row_count, quant->cols);
+    set_shape(&call, kernel_of(from, quant), rows->row_count, quant->cols);
     if (result->refused || result->done_groups != call.grid || !is_plausible(result))
         return false;
     memcpy(&most, &result->max_abs_error, sizeof most);

@@ -14,7 +14,7 @@ struct k3_cast_call {
 
 /* Names of all kernels, NULL behind the last: for who looks them up once. */
 extern const char *const k3_cast_kernels[];
-#define K3_CAST_KERNEL_MAX 16
+#define K3_CAST_KERNEL_MAX 17
 
 /* Rows out of `from` (K3_Q_BF16 or K3_Q_MXFP4; the route to quant->params.to is K3_QROUTE_QUANT or
  * _MX, and cols divide as k3_qfmt_geometry wants it).  Pointers of `rows` and `result` (struct

@@ -60,8 +60,8 @@ INLINE u32 row_magnitude(struct work *work, uint4 *ahead, u32 *turn)
     }
 }
 
-/* FP8 by tensor or by channel.  By channel rows are read twice: nothing near is large enough for
- * all the rows that are being worked on. */
+/* FP8 by tensor, or by channel where rows cannot be held (k3_cast_fp8_channel): these are read
+ * twice, nothing near is large enough for all the rows that are being worked on. */
 INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *shared, uint4 *ahead)
 {
     const u32 step = SPAN_OF(ROWS_CHUNKS);
@@ -69,6 +69,7 @@ INLINE void fp8_rows(const struct k3_cast_ask *ask, struct k3_cast_result *share
     u32 amax = 0, turn = 0;
     float scale = ask->global;
     begin_work(ask, (u64)blockIdx.x * (PAIR_BLOCK / 2) + threadIdx.x / 2, &work);
+    work.is_whole = has_spans(ask, ROWS_CHUNKS);
     if (ask->is_channel) {
         amax = row_magnitude(&work, ahead, &turn);
         work.counts.zero = amax == 0 && work.place.half == 0;
@@ -96,6 +97,191 @@ KERNEL __launch_bounds__(PAIR_BLOCK, 6) k3_cast_fp8_rows(const struct k3_cast_as
     __shared__ uint4 ahead[HAS_AHEAD ? AHEAD_OF(ROWS_CHUNKS) : 1];
     begin_result(&shared);
     fp8_rows(&ask, &shared, ahead);
+    end_result(&ask, &shared);
+}
+
+/* ---- by channel, of rows that are held ---- */
+
+/* By channel a row is needed twice, for its amax and for its codes.  Where it is not too long it
+ * waits for the second time in shared memory.  16 threads do all that a row needs, and encode the
+ * columns of one of the sixteen sums each; so they meet nobody outside their warp.  Codes take the
+ * place of values that are done, and then leave 16 bytes at a time. */
+#define HELD_BYTES   28672u /* two rows of 7168; seven groups of threads on an H200 */
+#define HELD_APART   32u    /* behind each row, so that two rows meet different banks */
+#define HELD_ROWS    4u     /* at most */
+#define LANES        16u    /* threads of a row, and of its sums */
+#define BATCH        16     /* values of a thread that are encoded together */
+#define BATCH_COLS   (BATCH * LANES)
+
+struct held {
+    uint4 row[(HELD_BYTES + HELD_ROWS * HELD_APART) / 16];
+    double x2[HELD_ROWS * LANES], err2[HELD_ROWS * LANES];
+};
+
+/* Of one lane of a row. */
+struct lane {
+    double x2, err2;
+    float most;
+    double most_slow;
+};
+
+/* Values and their codes by a quick scale, as eight_quickly with scales of any kind. */
+INLINE void lane_quickly(const int kind, const u32 *x, struct by by, struct lane *lane, u32 *code)
+{
+#pragma unroll
+    for (int k = 0; k < BATCH; k += 2) {
+        float a[2], q[2], value[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            a[i] = float_of(x[k + i] << 16);
+            q[i] = quotient(0, a[i], by);
+        }
+        if (kind == E4M3_BF16)
+            round_to_bf16(q);
+        const u32 codes = round_pair(kind, q[0], q[1], value);
+        code[k] = codes;
+        code[k + 1] = codes >> 8;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float d = a[i] - PRODUCT(value[i], by.scale);
+            double wide = (double)d, x_wide = (double)a[i];
+            lane->x2 = __fma_rn(x_wide, x_wide, lane->x2);
+            lane->err2 = __fma_rn(wide, wide, lane->err2);
+            lane->most = fmaxf(lane->most, fabsf(d));
+        }
+    }
+}
+
+/* As eight_slowly. */
+APART void lane_slowly(int kind, const u32 *x, float scale, struct lane *lane, u32 *code)
+{
+#pragma unroll 1
+    for (int k = 0; k < BATCH; k++) {
+        float value = float_of(x[k] << 16);
+        double d = (double)value - (double)slow_value(kind, value, scale, &code[k]);
+        double square = PRODUCT_DOUBLE(d, d);
+        lane->x2 += (double)value * (double)value;
+        lane->err2 += square;
+        lane->most_slow = fmax(lane->most_slow, fabs(d));
+    }
+}
+
+/* The columns of one lane: a batch is read by all of a row's threads before codes are written where
+ * others' values may have been. */
+INLINE void encode_lane(const int kind, u8 *row, u32 cols, struct by by, int quick,
+                        struct lane *lane)
+{
+    const u32 number = threadIdx.x % LANES;
+    for (u32 col = 0; col < cols; col += BATCH_COLS) {
+        const u16 *from = (const u16 *)row + col + number;
+        u8 *to = row + col + number;
+        u32 x[BATCH], code[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            x[k] = from[(u32)k * LANES];
+        MEET_WARP();
+        if (quick) {
+            lane_quickly(kind, x, by, lane, code);
+        } else {
+            struct lane slow = *lane; /* a copy, so that the other stays in registers */
+            u32 slow_x[BATCH], slow_code[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                slow_x[k] = x[k];
+            lane_slowly(kind, slow_x, by.scale, &slow, slow_code);
+            *lane = slow;
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                code[k] = slow_code[k];
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            to[(u32)k * LANES] = (u8)code[k];
+    }
+}
+
+/* A row comes; its largest magnitude. */
+INLINE u32 hold_row(const struct k3_cast_ask *ask, u64 row, uint4 *to)
+{
+    const u32 pieces = (u32)ask->cols / EIGHT;
+    const uint4 *from = (const uint4 *)((const u16 *)ask->x + row * ask->cols);
+    u32 amax = 0, x[4];
+#pragma unroll 8
+    for (u32 i = threadIdx.x % LANES; i < pieces; i += LANES)
+        copy_ahead(&to[i], &from[i]);
+    end_batch();
+    await_batches(0);
+#pragma unroll 8
+    for (u32 i = threadIdx.x % LANES; i < pieces; i += LANES) {
+        put_words(x, to[i]);
+        amax = most_u32(amax, magnitude_of(x));
+    }
+#pragma unroll
+    for (u32 mask = 1; mask < LANES; mask *= 2)
+        amax = most_u32(amax, EXCHANGE(amax, mask));
+    return amax;
+}
+
+/* What was found in a row: lanes in their order. */
+INLINE void end_held(const struct held *held, u32 amax, struct k3_cast_result *shared)
+{
+    double x2 = 0.0, err2 = 0.0;
+#pragma unroll
+    for (u32 i = 0; i < LANES; i++) {
+        x2 += held->x2[threadIdx.x + i];
+        err2 += held->err2[threadIdx.x + i];
+    }
+    add_square(shared->x2, x2);
+    add_square(shared->err2, err2);
+    if (amax == 0)
+        atomicAdd(&shared->zero_groups, (u64)1);
+    if (amax >= BF16_INF)
+        atomicAdd(&shared->refused, (u64)1);
+}
+
+/* The row's codes leave; what was found in it is added. */
+INLINE void write_held(const struct k3_cast_ask *ask, u64 row, const uint4 *from,
+                       const struct lane *lane, struct k3_cast_result *shared)
+{
+    const u32 pieces = (u32)ask->cols / 16;
+    const double most = fmax((double)lane->most, lane->most_slow);
+    uint4 *to = (uint4 *)((u8 *)ask->weight + row * ask->cols);
+#pragma unroll 4
+    for (u32 i = threadIdx.x % LANES; i < pieces; i += LANES)
+        to[i] = from[i];
+    if (most > 0.0)
+        atomicMax(&shared->max_abs_error, (u64)__double_as_longlong(most));
+}
+
+KERNEL __launch_bounds__(HELD_ROWS * LANES, 7) k3_cast_fp8_channel(const struct k3_cast_ask ask)
+{
+    __shared__ struct k3_cast_result shared;
+    __shared__ struct held held;
+    const u32 mine = threadIdx.x / LANES, bytes = (u32)ask.cols * 2 + HELD_APART;
+    u8 *place = (u8 *)held.row + mine * bytes;
+    u64 row = (u64)blockIdx.x * (blockDim.x / LANES) + mine;
+    const int is_row = row < ask.row_count;
+    struct lane lane = {0.0, 0.0, 0.0f, 0.0};
+    begin_result(&shared);
+    row = is_row ? row : ask.row_count - 1;
+    const u32 amax = hold_row(&ask, row, (uint4 *)place);
+    const struct by by = by_scale(fp8_scale(&ask, amax));
+    const int quick = is_quick(E4M3, by, ratio(float_of(amax << 16), by));
+    MEET_WARP(); /* all of the row is there */
+    if (ask.is_modelopt)
+        encode_lane(E4M3_BF16, place, (u32)ask.cols, by, quick, &lane);
+    else
+        encode_lane(E4M3, place, (u32)ask.cols, by, quick, &lane);
+    held.x2[threadIdx.x] = lane.x2;
+    held.err2[threadIdx.x] = lane.err2;
+    MEET_WARP(); /* all of its codes and sums */
+    if (is_row) {
+        write_held(&ask, row, (const uint4 *)place, &lane, &shared);
+        if (threadIdx.x % LANES == 0) {
+            ((float *)ask.scale)[row] = by.scale;
+            end_held(&held, amax, &shared);
+        }
+    }
     end_result(&ask, &shared);
 }
 
@@ -192,6 +378,7 @@ KERNEL __launch_bounds__(STRIPE_BLOCK, 2) k3_cast_fp8_block(const struct k3_cast
     uint4 *mine = ahead + (HAS_AHEAD ? threadIdx.x : 0);
     struct work work;
     begin_work(&ask, (u64)blockIdx.x * STRIPE + threadIdx.x / 2, &work);
+    work.is_whole = 0;
     if (threadIdx.x < 3)
         slot[threadIdx.x] = 0;
     begin_stream(&work, E4M3, CHUNKS, 0);

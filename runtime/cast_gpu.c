@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(K3_CAST_KERNEL_MAX <= K3_GPU_FUNCTION_COUNT_MAX, "room for what is looked up");
+
 /* Bytes go through pinned pieces in turn: while one is copied the next is filled. */
 #define PIECE_COUNT 8u
 #define PIECE_BYTES (K3_CAST_LANE_BYTES / PIECE_COUNT)

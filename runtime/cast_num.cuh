@@ -40,10 +40,12 @@ typedef unsigned char u8;
 /* The value that the thread whose number differs by the bits of `mask` gives; all threads meet. */
 #if defined(__HIP__) || defined(__HIPCC_RTC__) || defined(__HIP_PLATFORM_AMD__)
 #define EXCHANGE(value, mask) __shfl_xor(value, mask)
+#define ALL_OF_WARP(is)       __all(is)
 #define MEET_WARP()           (void)0 /* not needed there */
 #else
 #define MEET_WARP()           __syncwarp()
 #define EXCHANGE(value, mask) __shfl_xor_sync(0xffffffffu, value, mask)
+#define ALL_OF_WARP(is)       __all_sync(0xffffffffu, is)
 #endif
 
 /* As in formats/quant.h and scale_rule.h. */

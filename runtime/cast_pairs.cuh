@@ -26,9 +26,22 @@ PAIR(pair_most, "max.bf16x2 %0, %1, %2;")
 PAIR(pair_least, "min.bf16x2 %0, %1, %2;")
 /* The larger of the magnitudes, with a sign that says nothing. */
 PAIR(pair_largest, "max.xorsign.abs.bf16x2 %0, %1, %2;")
-/* Ones in each half where the magnitude of a is at least b. */
-PAIR(pair_at_least,
-     "{.reg .b32 t;\n abs.bf16x2 t, %1;\n set.ge.u32.bf16x2 %0, t, %2;}")
+/* Ones in each half where a is at least b. */
+PAIR(pair_at_least, "set.ge.u32.bf16x2 %0, %1, %2;")
+
+INLINE u32 pair_magnitudes(u32 x)
+{
+    u32 out;
+    asm("abs.bf16x2 %0, %1;" : "=r"(out) : "r"(x));
+    return out;
+}
+
+INLINE u32 fused_word(u32 a, u32 b, u32 c)
+{
+    u32 out;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
 
 INLINE u32 pair_fused(u32 a, u32 b, u32 c)
 {
@@ -37,6 +50,16 @@ INLINE u32 pair_fused(u32 a, u32 b, u32 c)
     return out;
 }
 #else
+INLINE u32 pair_magnitudes(u32 x)
+{
+    return x & MAGNITUDES;
+}
+
+INLINE u32 fused_word(u32 a, u32 b, u32 c)
+{
+    return a * b + c;
+}
+
 /* Of a sum of a product that FP64 holds: to FP32 first, but so that what is lost stays seen. */
 INLINE u32 bf16_of_double(double x)
 {
@@ -84,9 +107,14 @@ INLINE u32 pair_largest(u32 a, u32 b)
 
 INLINE u32 pair_at_least(u32 a, u32 b)
 {
-    a &= MAGNITUDES;
     return (a >> 16 >= b >> 16 ? 0xffff0000u : 0) | ((a & 0xffff) >= (b & 0xffff) ? 0xffff : 0);
 }
 #endif
+
+/* The upper of two magnitudes, as FP32 bits.  By a product: other parts of a GPU are busy. */
+INLINE u32 pair_upper(u32 x)
+{
+    return HAS_PAIRS ? pair_product(x, 0x3f800000u) : x & 0xffff0000u;
+}
 
 #endif

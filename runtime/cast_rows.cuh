@@ -314,13 +314,27 @@ INLINE int is_quick(const int kind, struct by by, float q_most)
                                                 : q_most <= 1.7f * most_of(kind));
 }
 
+/* The larger of the upper and of the lower halves of two words. */
+INLINE u32 most_halves(u32 a, u32 b)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return __vmaxu2(a, b);
+#else
+    return most_u32(a & 0xffff0000u, b & 0xffff0000u) | most_u32(a & 0xffff, b & 0xffff);
+#endif
+}
+
+INLINE u32 most_of_halves(u32 a)
+{
+    return most_u32(a >> 16, a & 0xffff);
+}
+
 /* BF16 bits of the largest magnitude of eight values. */
 INLINE u32 magnitude_of(const u32 *x)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    u32 most = __vmaxu2(__vmaxu2(x[0] & MAGNITUDES, x[1] & MAGNITUDES),
-                        __vmaxu2(x[2] & MAGNITUDES, x[3] & MAGNITUDES));
-    return most_u32(most >> 16, most & 0xffff);
+    return most_of_halves(most_halves(most_halves(x[0] & MAGNITUDES, x[1] & MAGNITUDES),
+                                      most_halves(x[2] & MAGNITUDES, x[3] & MAGNITUDES)));
 #else
     u32 high = 0, low = 0; /* as FP32 bits, whose lower half is noise */
 #pragma unroll
@@ -376,6 +390,9 @@ struct work {
     struct counts counts;
     u32 amax; /* BF16 code of the largest of groups' magnitudes, where groups have scales */
     u64 col;  /* where the span begins */
+    /* Spans are whole (has_spans), scales are written together (keep_scales): constants where a
+     * kernel has code for that alone. */
+    int is_whole, is_kept;
     u32 x[CHUNKS][4], out[CHUNKS][2];
     struct by by[CHUNKS]; /* of the group that a chunk is in */
     int all_quick;        /* as is_quick, of all of them */
@@ -458,7 +475,11 @@ INLINE void put_words(u32 *x, uint4 v)
 #else
 #define HAS_AHEAD 1
 #endif
-#define AHEAD_OF(chunks) (2 * (chunks) * PAIR_BLOCK)
+/* A row of a span in shared memory, and a span of a group of threads: bytes.  32 more behind each
+ * row, so that eight threads, which read 32 bytes of four rows, meet all banks. */
+#define AHEAD_ROW(chunks)  ((u32)(chunks) * 32 + 32)
+#define AHEAD_SPAN(chunks) (PAIR_BLOCK / 2 * AHEAD_ROW(chunks))
+#define AHEAD_OF(chunks)   (2 * AHEAD_SPAN(chunks) / 16)
 
 /* Are whole spans all that rows have, and 16 rows there for each warp? */
 INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
@@ -467,11 +488,10 @@ INLINE int has_spans(const struct k3_cast_ask *ask, const int chunks)
            (blockIdx.x + 1) * (u64)(PAIR_BLOCK / 2) <= ask->row_count;
 }
 
-/* Bytes in front of a piece of 16 bytes.  A warp's 16 rows of a span lie one behind the other;
- * pieces change places within rows so that eight threads that read eight of them meet all banks. */
+/* Bytes in front of a piece of 16 bytes.  A warp's 16 rows of a span lie one behind the other. */
 INLINE u32 piece_at(const int chunks, u32 row, u32 piece)
 {
-    return (threadIdx.x / 32 * 16 + row) * (u32)chunks * 32 + (piece ^ row % 4 * 2) * 16;
+    return (threadIdx.x / 32 * 16 + row) * AHEAD_ROW(chunks) + piece * 16;
 }
 
 #define WARP_ROWS(chunks) (16 / (u32)(chunks)) /* that a warp copies at once */
@@ -501,42 +521,46 @@ INLINE void begin_stream(struct work *work, const int kind, const int chunks, u6
  * line of 128 bytes is asked for once. */
 INLINE void ask_ahead(const struct stream *stream, const int chunks, uint4 *ahead, u32 turn)
 {
-    u8 *place = (u8 *)ahead + turn * (u32)chunks * PAIR_BLOCK * 16;
+    u8 *to = (u8 *)ahead + turn * AHEAD_SPAN(chunks) + stream->to;
     u64 from = stream->from;
 #pragma unroll
-    for (u32 c = 0; c < (u32)chunks; c++, from += stream->step) {
-        /* Rows of the next are as many on; where these are two, pieces change places, see above. */
-        u32 to = chunks == 8 && c % 2 ? stream->to ^ 64 : stream->to;
-        copy_ahead((uint4 *)(place + to + c * WARP_ROWS(chunks) * (u32)chunks * 32),
-                   (const uint4 *)from);
+    for (u32 c = 0; c < (u32)chunks; c++, from += stream->step)
+        copy_ahead((uint4 *)(to + c * WARP_ROWS(chunks) * AHEAD_ROW(chunks)), (const uint4 *)from);
+}
+
+/* A span that is there. */
+INLINE void take_span(struct work *work, const int chunks, const uint4 *ahead, u32 turn)
+{
+    const u8 *from = (const u8 *)ahead + turn * AHEAD_SPAN(chunks) + work->stream.mine;
+    if (!work->is_whole) {
+        read_span(work, chunks);
+        return;
     }
+#pragma unroll
+    for (int c = 0; c < chunks; c++)
+        put_words(work->x[c], *(const uint4 *)(from + 32 * c));
 }
 
 /* The span at work->col; and that at `stream.from` is begun, if `is_asked`.  `ahead` has two
  * places, `turn` says which is this one's.  Other rows are read as they are needed. */
 INLINE void next_span(struct work *work, const int chunks, uint4 *ahead, u32 turn, int is_asked)
 {
-    if (!has_spans(work->ask, chunks)) {
-        read_span(work, chunks);
-        return;
+    if (work->is_whole) {
+        MEET_WARP(); /* what is filled now may still be read by who is late */
+        if (is_asked)
+            ask_ahead(&work->stream, chunks, ahead, turn ^ 1);
+        end_batch();
+        await_batches(1);
+        MEET_WARP();
     }
-    MEET_WARP(); /* what is filled now may still be read by who is late */
-    if (is_asked)
-        ask_ahead(&work->stream, chunks, ahead, turn ^ 1);
-    end_batch();
-    await_batches(1);
-    MEET_WARP();
-    const u8 *place = (const u8 *)ahead + turn * (u32)chunks * PAIR_BLOCK * 16;
-#pragma unroll
-    for (int c = 0; c < chunks; c++)
-        put_words(work->x[c], *(const uint4 *)(place + (work->stream.mine ^ (u32)(32 * c))));
+    take_span(work, chunks, ahead, turn);
 }
 
 /* The span at `col` is begun. */
 INLINE void begin_ahead(struct work *work, const int kind, const int chunks, uint4 *ahead, u64 col)
 {
     begin_stream(work, kind, chunks, col);
-    if (has_spans(work->ask, chunks))
+    if (work->is_whole)
         ask_ahead(&work->stream, chunks, ahead, 0);
     end_batch();
 }
@@ -632,7 +656,7 @@ INLINE void write_codes(struct work *work, const int kind, const int chunks)
 {
     const struct k3_cast_ask *ask = work->ask;
     const struct place place = work->place;
-    if (ask->cols % SPAN_OF(chunks) == 0) {
+    if (work->is_whole || ask->cols % SPAN_OF(chunks) == 0) {
         u8 *to = (u8 *)ask->weight + work->stream.codes;
         if (IS_NIBBLE(kind)) {
             write_span(chunks, to + work->col / 2 + place.half * (u32)(chunks / 4 - 1) * 16, place,

@@ -36,7 +36,7 @@ struct k3_gpu_program {
 extern const struct k3_gpu_program k3_unit_check_program;
 extern const struct k3_gpu_program k3_cast_program; /* cast_kernels.c; some MB: not in libk3load */
 
-#define K3_GPU_FUNCTION_COUNT_MAX 16u
+#define K3_GPU_FUNCTION_COUNT_MAX 17u
 
 /* A program on one GPU. */
 struct k3_gpu_code {

@@ -2,8 +2,8 @@
  * Owns: the fibers of one run.
  * Threads: any; what a run needs is the calling thread's.
  * Errors: none; a kernel whose threads do not meet, or no memory, ends the program with a message.
- * Invariants: fiber i runs, then i + 1; each from one meeting to the next, so after the last has
- * come to a meeting, all have. */
+ * Invariants: fibers take turns in the order of their numbers, each until it comes to a meeting;
+ * who waits there goes on once all that meet have come: all of the group, or all of a warp. */
 #include "gpu_on_cpu.h"
 
 #include "cast_call.h"
@@ -43,7 +43,16 @@
 #define STACK_BYTES                                                                                \
     ((size_t)256 << 10) /* a kernel's frame has some KiB, with sanitizers ten times that */
 
-enum meeting { MEET_NONE, MEET_BARRIER, MEET_EXCHANGE, MEET_END };
+#define WARP 32u
+
+enum meeting { MEET_NONE, MEET_BARRIER, MEET_WARP_BARRIER, MEET_EXCHANGE };
+
+/* Meetings that a fiber has come to, of one kind of company, and what the last two were: a fiber is
+ * never two ahead of who it meets. */
+struct meetings {
+    unsigned count;
+    enum meeting at[2];
+};
 
 struct index {
     unsigned x;
@@ -55,9 +64,9 @@ struct fiber {
     bool has_begun;
     void *stack;
     struct index thread;
-    enum meeting at;
-    unsigned meeting_count;
-    unsigned value[2]; /* given at even and at odd meetings */
+    bool has_ended;
+    struct meetings of_group, of_warp;
+    unsigned value[2]; /* given at even and at odd meetings of its warp */
 #ifdef ON_TSAN
     void *tsan;
 #endif
@@ -70,6 +79,7 @@ struct group {
     const struct k3_cast_ask *ask;
     struct index block, block_size, grid_size;
     unsigned current;
+    unsigned turn_count;    /* in which nobody came to a meeting */
     const void *home_stack; /* as the sanitizer says */
     size_t home_bytes;
 };
@@ -89,7 +99,7 @@ static void change(struct fiber *from, struct fiber *to)
     void *save = NULL;
     const void *stack = to == &group->home ? group->home_stack : to->stack;
     size_t bytes = to == &group->home ? group->home_bytes : STACK_BYTES;
-    __sanitizer_start_switch_fiber(from->at == MEET_END ? NULL : &save, stack, bytes);
+    __sanitizer_start_switch_fiber(from->has_ended ? NULL : &save, stack, bytes);
 #endif
 #ifdef ON_TSAN
     __tsan_switch_to_fiber(to->tsan, 0);
@@ -107,43 +117,79 @@ static void change(struct fiber *from, struct fiber *to)
 #endif
 }
 
+/* The next fiber that has not ended takes its turn; home where there is none. */
 static void go_on(struct fiber *from)
 {
-    unsigned next = group->current + 1;
-    if (next == group->block_size.x && from->at == MEET_END) {
-        change(from, &group->home);
+    const unsigned count = group->block_size.x;
+    for (unsigned i = 1; i <= count; i++) {
+        unsigned next = (group->current + i) % count;
+        if (group->fiber[next].has_ended)
+            continue;
+        group->current = next;
+        if (&group->fiber[next] != from)
+            change(from, &group->fiber[next]);
         return;
     }
-    next = next == group->block_size.x ? 0 : next;
-    group->current = next;
-    change(from, &group->fiber[next]);
+    change(from, &group->home);
 }
 
-/* Wait until all are here. */
-static void meet(enum meeting at)
+static struct meetings *meetings_of(struct fiber *fiber, bool is_warp)
 {
-    struct fiber *self = &group->fiber[group->current];
-    unsigned number = group->current;
-    self->at = at;
-    self->meeting_count++;
-    go_on(self);
-    /* Each has come to this meeting, or, if its number is lower, has gone on from it. */
-    const struct fiber *last = &group->fiber[group->block_size.x - 1];
-    if (group->current != number)
-        die("the wrong fiber");
-    if (last->at != at || last->meeting_count != self->meeting_count)
-        die("not all threads of the group meet here");
+    return is_warp ? &fiber->of_warp : &fiber->of_group;
+}
+
+/* Have all that meet come to meeting number `count`? */
+static bool is_complete(unsigned number, bool is_warp, unsigned count, enum meeting at)
+{
+    const unsigned first = is_warp ? number / WARP * WARP : 0;
+    const unsigned most = is_warp ? WARP : group->block_size.x;
+    for (unsigned i = first; i < first + most && i < group->block_size.x; i++) {
+        const struct meetings *other = meetings_of(&group->fiber[i], is_warp);
+        if (other->count < count)
+            return false;
+        if (other->at[count % 2] != at)
+            die("threads that meet here are at different meetings");
+    }
+    return true;
+}
+
+/* Wait until all are here; what number this meeting has. */
+static unsigned meet(enum meeting at)
+{
+    const unsigned number = group->current;
+    const bool is_warp = at != MEET_BARRIER;
+    struct fiber *self = &group->fiber[number];
+    struct meetings *own = meetings_of(self, is_warp);
+    const unsigned count = ++own->count;
+    own->at[count % 2] = at;
+    group->turn_count = 0; /* somebody has come on */
+    while (!is_complete(number, is_warp, count, at)) {
+        if (++group->turn_count > 2 * group->block_size.x)
+            die("not all threads meet here");
+        go_on(self);
+        if (group->current != number)
+            die("the wrong fiber");
+    }
+    return count;
 }
 
 static unsigned exchange(unsigned value, unsigned mask)
 {
     struct fiber *self = &group->fiber[group->current];
-    unsigned turn = self->meeting_count % 2, other = self->thread.x ^ mask;
-    self->value[turn] = value;
-    meet(MEET_EXCHANGE);
-    if (mask >= 32 || other >= group->block_size.x)
+    unsigned other = self->thread.x ^ mask;
+    self->value[(self->of_warp.count + 1) % 2] = value;
+    unsigned turn = meet(MEET_EXCHANGE) % 2;
+    if (mask >= WARP || other >= group->block_size.x)
         die("an exchange with a thread that is not there");
     return group->fiber[other].value[turn];
+}
+
+static int all_of_warp(int is)
+{
+    unsigned all = is != 0;
+    for (unsigned mask = 1; mask < WARP; mask *= 2)
+        all &= exchange(all, mask);
+    return (int)all;
 }
 
 static void begin_fiber(void)
@@ -159,8 +205,8 @@ static void begin_fiber(void)
 #endif
     struct fiber *self = &group->fiber[group->current];
     group->kernel(*group->ask);
-    self->at = MEET_END;
-    self->meeting_count++;
+    self->has_ended = true;
+    group->turn_count = 0;
     go_on(self);
     die("a fiber that has ended goes on");
 }
@@ -168,9 +214,8 @@ static void begin_fiber(void)
 static void make_fiber(struct fiber *fiber, unsigned number)
 {
     fiber->thread.x = number;
-    fiber->at = MEET_NONE;
-    fiber->meeting_count = 0;
-    fiber->has_begun = false;
+    fiber->of_group = fiber->of_warp = (struct meetings){.count = 0};
+    fiber->has_begun = fiber->has_ended = false;
     if (getcontext(&fiber->context))
         die("getcontext fails");
     fiber->context.uc_stack.ss_sp = fiber->stack;
@@ -185,7 +230,6 @@ static void make_fiber(struct fiber *fiber, unsigned number)
 static void run_group(void)
 {
     group->current = 0;
-    group->home.at = MEET_NONE;
     group->home.has_begun = true;
     for (unsigned i = 0; i < group->block_size.x; i++)
         make_fiber(&group->fiber[i], i);
@@ -194,7 +238,7 @@ static void run_group(void)
 #endif
     change(&group->home, &group->fiber[0]);
     for (unsigned i = 0; i < group->block_size.x; i++) {
-        if (group->fiber[i].at != MEET_END)
+        if (!group->fiber[i].has_ended)
             die("not all threads of the group end here");
 #ifdef ON_TSAN
         __tsan_destroy_fiber(group->fiber[i].tsan);
@@ -285,8 +329,9 @@ static inline void raise64(unsigned long long *at, unsigned long long value)
 #define blockDim                          (group->block_size)
 #define gridDim                           (group->grid_size)
 #define __syncthreads()                   meet(MEET_BARRIER)
-#define __syncwarp()                      meet(MEET_BARRIER)
+#define __syncwarp()                      meet(MEET_WARP_BARRIER)
 #define __shfl_xor_sync(all, value, bits) exchange(value, bits)
+#define __all_sync(all, is)               all_of_warp(is)
 #define __fmaf_rn(a, b, c)                fmaf(a, b, c)
 #define __fma_rn(a, b, c)                 fma(a, b, c)
 #define atomicAdd(at, value)              ((void)(*(at) += (value)))
@@ -332,12 +377,12 @@ gpu_kernel *gpu_on_cpu_find(const char *name)
     static const struct {
         const char *name;
         gpu_kernel *kernel;
-    } all[] = {ENTRY(k3_cast_mxfp4),       ENTRY(k3_cast_mxfp8),     ENTRY(k3_cast_mxfp4_floor),
-               ENTRY(k3_cast_mxfp4_mse),   ENTRY(k3_cast_mxfp8_mse), ENTRY(k3_cast_nvfp4),
-               ENTRY(k3_cast_int4),        ENTRY(k3_cast_int4_g128), ENTRY(k3_cast_int8),
-               ENTRY(k3_cast_fp8_rows),    ENTRY(k3_cast_fp8_block), ENTRY(k3_cast_mx_bf16),
-               ENTRY(k3_cast_mx_mxfp8),    ENTRY(k3_cast_mx_nvfp4),  ENTRY(k3_cast_mx_int8),
-               ENTRY(k3_cast_mx_fp8_block)};
+    } all[] = {ENTRY(k3_cast_mxfp4),       ENTRY(k3_cast_mxfp8),       ENTRY(k3_cast_mxfp4_floor),
+               ENTRY(k3_cast_mxfp4_mse),   ENTRY(k3_cast_mxfp8_mse),   ENTRY(k3_cast_nvfp4),
+               ENTRY(k3_cast_int4),        ENTRY(k3_cast_int4_g128),   ENTRY(k3_cast_int8),
+               ENTRY(k3_cast_fp8_rows),    ENTRY(k3_cast_fp8_block),   ENTRY(k3_cast_mx_bf16),
+               ENTRY(k3_cast_fp8_channel), ENTRY(k3_cast_mx_mxfp8),    ENTRY(k3_cast_mx_nvfp4),
+               ENTRY(k3_cast_mx_int8),     ENTRY(k3_cast_mx_fp8_block)};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i].name, name))
             return all[i].kernel;

@@ -299,6 +299,19 @@ static void long_rows(void **state)
     }
 }
 
+/* Rows of which a group of threads holds two or four, some missing in the last, of all kinds of
+ * values; and one that is a batch too long for that. */
+static void held_rows(void **state)
+{
+    static const uint64_t shapes[][2] = {{5, 7168}, {4, 6912}, {7, 3584}, {9, 1024}, {3, 7424}};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int how = 0; how < FILL_COUNT; how++) {
+            fill((enum fill)how, shapes[i][0], shapes[i][1]);
+            all_variants(K3_Q_FP8_CHANNEL, shapes[i][0], shapes[i][1]);
+        }
+}
+
 /* Blocks whose largest values fall from left to right, so that what one leaves behind would be seen
  * in the next. */
 static void falling_blocks(void **state)
@@ -536,13 +549,21 @@ static void pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_fills),         cmocka_unit_test(all_shapes),
-        cmocka_unit_test(all_codes),         cmocka_unit_test(wrong_globals),
-        cmocka_unit_test(not_finite),        cmocka_unit_test(mx_windows),
-        cmocka_unit_test(mx_shapes),         cmocka_unit_test(mx_all_codes),
-        cmocka_unit_test(mx_several_pieces), cmocka_unit_test(falling_blocks),
-        cmocka_unit_test(mx_nan_scale),      cmocka_unit_test(quick_quotients),
-        cmocka_unit_test(long_rows),         cmocka_unit_test(pairs),
+        cmocka_unit_test(all_fills),
+        cmocka_unit_test(all_shapes),
+        cmocka_unit_test(all_codes),
+        cmocka_unit_test(wrong_globals),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(mx_windows),
+        cmocka_unit_test(mx_shapes),
+        cmocka_unit_test(mx_all_codes),
+        cmocka_unit_test(mx_several_pieces),
+        cmocka_unit_test(falling_blocks),
+        cmocka_unit_test(mx_nan_scale),
+        cmocka_unit_test(quick_quotients),
+        cmocka_unit_test(long_rows),
+        cmocka_unit_test(held_rows),
+        cmocka_unit_test(pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
