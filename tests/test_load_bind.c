@@ -383,7 +383,8 @@ static void test_flips(void **state)
     assert_int_equal(open_load(&options, NULL, &always), 0);
     assert_int_equal(k3_load_run(load, &err), K3_EDEVICE);
     assert_non_null(strstr(err.text, "right in the file but wrong in the memory of device"));
-    assert_string_equal(err.file, "model-rank-0-part-0.safetensors");
+    /* Of all units, which are wrong, the one whose bytes came first. */
+    assert_non_null(strstr(err.file, "model-rank-0-part-"));
     assert_true(err.offset > 0 && err.offset % K3_UNIT_BYTES == 0);
     check_refused();
 }
