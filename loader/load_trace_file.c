@@ -119,6 +119,15 @@ static int shared_fd(const char *path, const struct stat *file)
     return -1;
 }
 
+static int share(struct k3_trace_file *file, int fd, struct k3_err *err)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY)
+        return k3_fail_path(err, EBADF, file->path, MAKE);
+    file->fd = flags < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return file->fd < 0 ? k3_fail_path(err, errno, file->path, MAKE) : 0;
+}
+
 /* Of a FIFO that nobody reads the open must fail, not wait: signals would go unheard. */
 static int open_as_it_is(struct k3_trace_file *file, struct k3_err *err)
 {
@@ -192,15 +201,19 @@ int k3_load_trace_file_open(struct k3_trace_file *file, const struct k3_set *set
     const bool exists = stat(path, &stat_) == 0;
     if (!exists && errno != ENOENT)
         return k3_fail_path(err, errno, path, MAKE);
+    /* A rename would take its place: /dev/stdout of who closed it. */
+    if (!exists && !lstat(path, &stat_))
+        return k3_fail(err, K3_EIO,
+                       "%s: cannot " MAKE ": a link that leads nowhere: make what it leads to, or "
+                       "name another file",
+                       path);
     for (uint32_t i = 0; i < set->dir_count && exists && !rc; i++)
         rc = refuse_set_file(&set->dirs[i], &stat_, path, err);
     if (rc)
         return rc;
     const int shared = exists ? shared_fd(path, &stat_) : -1;
-    if (shared >= 0) {
-        file->fd = fcntl(shared, F_DUPFD_CLOEXEC, 0);
-        return file->fd < 0 ? k3_fail_path(err, errno, path, MAKE) : 0;
-    }
+    if (shared >= 0)
+        return share(file, shared, err);
     if (exists && S_ISDIR(stat_.st_mode))
         return k3_fail_path(err, EISDIR, path, MAKE);
     if (exists && !S_ISREG(stat_.st_mode))

@@ -35,6 +35,11 @@ python3 -m json.tool <taken >/dev/null && echo whole
 try /dev/null
 try /dev/full
 try .
+ln -s nowhere lost
+try lost
+[ -L lost ] && [ ! -e nowhere ] && echo "the link stays"
+try /dev/fd/0 <link
+try /dev/fd/0 <before
 # an older trace is replaced; nothing is left beside it
 mkdir t
 echo old >t/trace.json
