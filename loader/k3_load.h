@@ -58,7 +58,10 @@ struct k3_load_options {
     uint32_t bind_count;
     uint64_t bytes_per_second; /* reads are paced to it, all devices together; 0: no limit */
     /* Each run writes every read, copy and check there, for chrome://tracing and ui.perfetto.dev;
-     * NULL: none.  Borrowed during open. */
+     * NULL: none.  Borrowed during open, which fails where it cannot be made (K3_EIO) and where it
+     * is a file of a set or lies in a directory of a set or checkpoint (K3_EUSAGE).  The file
+     * appears whole at the end of a run, in place of an older one; a FIFO or device is written to
+     * as it is, and a FIFO needs a reader at open. */
     const char *trace_path;
     /* A CUevent or hipEvent_t that the copies of every lane wait for: memory that an allocator gave
      * out while older work on it was still queued.  NULL: none. */

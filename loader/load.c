@@ -291,6 +291,8 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
                      struct k3_err *err)
 {
     int rc = k3_set_open(options->dirs, options->dir_count, &load->set, err);
+    if (!rc && options->trace_path)
+        rc = k3_load_trace_file_open(&load->trace.file, load->set, options->trace_path, err);
     if (!rc)
         rc = add_ranks(load, options, err);
     if (!rc)
@@ -308,7 +310,7 @@ static int fill_load(struct k3_load *load, const struct k3_load_options *options
     if (!rc)
         rc = io_ops ? k3_load_route_take(load, io_ops, options->io, err)
                     : k3_load_route_open(load, options->io, err);
-    return rc ? rc : k3_load_trace_open(load, options->trace_path, err);
+    return rc ? rc : k3_load_trace_open(load, err);
 }
 
 int k3_load_open_with(const struct k3_load_options *given, const struct k3_io_ops *io_ops,

@@ -8,13 +8,23 @@
 #ifndef K3_LOAD_INTERNAL_H
 #define K3_LOAD_INTERNAL_H
 
+#include "fs.h"
 #include "load_leg.h"
 #include "text.h"
 
 #include <stdatomic.h>
 
+/* Where a trace goes. */
+struct k3_trace_file {
+    char *path;         /* as given; NULL: there is no trace; owned */
+    char *name;         /* of a regular file, in dir; NULL: written as it is; owned */
+    struct k3_dir dir;  /* where it appears; owned */
+    char temporary[32]; /* its name until it is whole */
+    int fd;             /* -1: none is open */
+};
+
 struct k3_load_trace {
-    char *path;                   /* NULL: none is made; owned */
+    struct k3_trace_file file;
     struct k3_load_event *events; /* owned */
     double *submit_seconds;       /* of each chunk of the load; owned */
     uint64_t cap;
@@ -70,8 +80,16 @@ int k3_load_devices_parse(const char *text, struct k3_load_devices *out, struct 
 
 /* End what k3_load_step began: waits for its threads. */
 void k3_load_join_steps(struct k3_load *load);
-/* load_trace.c.  path NULL: no trace. */
-int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err);
+/* load_trace_file.c.  Before anything of the set but its manifest is read: refuse a path that
+ * belongs to a set or a checkpoint (K3_EUSAGE), and prove that the file can be made (K3_EIO). */
+int k3_load_trace_file_open(struct k3_trace_file *file, const struct k3_set *set, const char *path,
+                            struct k3_err *err);
+/* Of each run: something to write to; then let it appear, or with rc drop it and return rc. */
+int k3_load_trace_file_begin(struct k3_trace_file *file, struct k3_err *err);
+int k3_load_trace_file_end(struct k3_trace_file *file, int rc, struct k3_err *err);
+void k3_load_trace_file_close(struct k3_trace_file *file); /* zeroed is fine */
+/* load_trace.c.  Without a file: no trace. */
+int k3_load_trace_open(struct k3_load *load, struct k3_err *err);
 void k3_load_trace_close(struct k3_load *load);
 void k3_load_trace_begin(struct k3_load *load);
 int k3_load_trace_write(struct k3_load *load, struct k3_err *err);

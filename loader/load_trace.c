@@ -10,10 +10,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Of a unit at most: its first check, and in each round of second reads one by itself and one of
@@ -29,19 +27,18 @@ static uint64_t unit_count_of(const struct k3_load_leg *leg)
     return count;
 }
 
-int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *err)
+int k3_load_trace_open(struct k3_load *load, struct k3_err *err)
 {
     struct k3_load_trace *trace = &load->trace;
-    if (!path)
+    if (!trace->file.path)
         return 0;
-    trace->path = strdup(path);
     /* A read and a copy of each chunk.  The system gives memory only to what is written. */
     trace->cap = load->chunk_count * 2;
     for (uint32_t i = 0; i < load->leg_count; i++)
         trace->cap += unit_count_of(&load->legs[i]) * CHECKS_PER_UNIT;
     trace->events = calloc(trace->cap, sizeof *trace->events);
     trace->submit_seconds = calloc(load->chunk_count + 1, sizeof *trace->submit_seconds);
-    if (!trace->path || !trace->events || !trace->submit_seconds)
+    if (!trace->events || !trace->submit_seconds)
         return k3_fail(err, K3_ENOMEM, "no memory for a trace of %" PRIu64 " reads",
                        load->chunk_count);
     for (uint32_t i = 0; i < load->leg_count; i++) {
@@ -56,7 +53,7 @@ int k3_load_trace_open(struct k3_load *load, const char *path, struct k3_err *er
 
 void k3_load_trace_close(struct k3_load *load)
 {
-    free(load->trace.path);
+    k3_load_trace_file_close(&load->trace.file);
     free(load->trace.events);
     free(load->trace.submit_seconds);
     for (uint32_t i = 0; load->legs && i < load->leg_count; i++)
@@ -202,28 +199,27 @@ int k3_load_trace_write(struct k3_load *load, struct k3_err *err)
     struct k3_text text;
     if (!trace->events)
         return 0;
-    int fd = open(trace->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return k3_fail_path(err, errno, trace->path, "make the trace");
+    int rc = k3_load_trace_file_begin(&trace->file, err);
+    if (rc)
+        return rc;
+    const int fd = trace->file.fd;
+    const char *path = trace->file.path;
     uint64_t count = atomic_load(&trace->count);
-    int rc = 0;
     k3_text_init(&text);
     k3_text_putf(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     put_names(load, &text);
     for (uint64_t i = 0; i < count && !rc; i++) {
         put_event(load, &trace->events[i], &text);
         if (text.bytes >= FLUSH_BYTES)
-            rc = write_all(fd, trace->path, &text, err);
+            rc = write_all(fd, path, &text, err);
     }
     k3_text_putf(&text, "\n]}\n");
     if (!rc)
         rc = k3_text_check(&text, err);
     if (!rc)
-        rc = write_all(fd, trace->path, &text, err);
+        rc = write_all(fd, path, &text, err);
     k3_text_fini(&text);
-    if (close(fd) && !rc)
-        rc = k3_fail_sys(err, errno, "%s: cannot write the trace", trace->path);
-    return rc;
+    return k3_load_trace_file_end(&trace->file, rc, err);
 }
 
 /* ---- pace ---- */

@@ -15,10 +15,14 @@
 #include "fault_dev.h"
 #include "fault_io.h"
 #include "load_internal.h"
+#include "set.h"
+#include "source_headers.h"
 #include "trace_use.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct mini_set one;
@@ -83,9 +87,133 @@ static void test_trace(void **state)
     struct k3_load_options options = options_for(false);
     snprintf(path, sizeof path, "%s/no/trace.json", one.root);
     options.trace_path = path;
+    assert_int_equal(open_load(&options, NULL, NULL), K3_EIO);
+    assert_null(load);
+    assert_non_null(strstr(err.text, path));
+}
+
+/* Open must refuse the path as a wrong use, and what is there must stay as it is. */
+static void check_refused(const char *path, const char *word)
+{
+    struct stat before, after;
+    struct k3_load_options options = options_for(false);
+    const int exists = !stat(path, &before);
+    options.trace_path = path;
+    assert_int_equal(open_load(&options, NULL, NULL), K3_EUSAGE);
+    assert_null(load);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, word));
+    assert_int_equal(!stat(path, &after), exists);
+    if (exists) {
+        assert_int_equal(before.st_ino, after.st_ino);
+        assert_int_equal(before.st_size, after.st_size);
+        assert_int_equal(k3_time_ns(&before.st_mtim), k3_time_ns(&after.st_mtim));
+    }
+}
+
+static uint32_t name_count(const char *path)
+{
+    struct k3_dir dir;
+    char **names;
+    uint32_t count;
+    assert_int_equal(k3_dir_open(path, false, &dir, &err), 0);
+    assert_int_equal(k3_dir_list(&dir, &names, &count, &err), 0);
+    k3_names_free(names, count);
+    k3_dir_close(&dir);
+    return count;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char path[256], other[256], link_path[128];
+    const uint32_t count = name_count(one.dirs[0]);
+    mini_set_part_path(&one, 0, 0, path);
+    check_refused(path, "model-rank-0-part-0");
+    snprintf(link_path, sizeof link_path, "%s/link", one.root);
+    assert_int_equal(symlink(path, link_path), 0);
+    check_refused(link_path, "model-rank-0-part-0");
+    assert_int_equal(unlink(link_path), 0);
+    assert_int_equal(link(path, link_path), 0);
+    check_refused(link_path, "model-rank-0-part-0");
+    assert_int_equal(unlink(link_path), 0);
+    mini_set_file_path(&one, K3_MANIFEST_NAME, path);
+    check_refused(path, K3_MANIFEST_NAME);
+    mini_set_file_path(&one, "trace.json", path);
+    check_refused(path, "directory of the set");
+    assert_int_equal(name_count(one.dirs[0]), count);
+    /* Of another set, and of a checkpoint, also through a link out of it. */
+    snprintf(other, sizeof other, "%s/other", one.root);
+    assert_int_equal(mkdir(other, 0777), 0);
+    snprintf(path, sizeof path, "%s/other/model.safetensors", one.root);
+    assert_int_equal(symlink("../blob", path), 0);
+    snprintf(link_path, sizeof link_path, "%s/blob", one.root);
+    assert_int_equal(close(open(link_path, O_CREAT | O_WRONLY, 0666)), 0);
+    static const char *const marks[] = {K3_MANIFEST_NAME, K3_INDEX_NAME};
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(other, sizeof other, "%s/other/%s", one.root, marks[i]);
+        assert_int_equal(close(open(other, O_CREAT | O_WRONLY, 0666)), 0);
+        check_refused(path, i ? "checkpoint" : "another set");
+        assert_int_equal(unlink(other), 0);
+    }
+    assert_int_equal(unlink(path) | unlink(link_path), 0);
+    snprintf(other, sizeof other, "%s/other", one.root);
+    assert_int_equal(rmdir(other), 0);
+}
+
+/* An ordinary file is replaced by a whole trace, a link to it stays, and a load that never ran
+ * leaves what was there and nothing beside it. */
+static void test_replaced(void **state)
+{
+    (void)state;
+    char path[128], link_path[128];
+    struct stat before, after;
+    const uint32_t count = name_count(one.root);
+    struct k3_load_options options = options_for(false);
+    snprintf(path, sizeof path, "%s/trace.json", one.root);
+    snprintf(link_path, sizeof link_path, "%s/link", one.root);
+    assert_int_equal(close(open(path, O_CREAT | O_WRONLY, 0666)), 0);
+    assert_int_equal(symlink(path, link_path), 0);
+    assert_int_equal(stat(path, &before), 0);
+    options.trace_path = link_path;
+    assert_int_equal(open_load(&options, NULL, NULL), 0);
+    assert_int_equal(name_count(one.root), count + 3);
+    end_test(NULL);
+    assert_int_equal(name_count(one.root), count + 2);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    assert_int_equal(open_load(&options, NULL, NULL), 0);
+    assert_int_equal(k3_load_run(load, &err), 0);
+    trace_check(load, path, false, 1);
+    assert_int_equal(lstat(link_path, &after), 0);
+    assert_true(S_ISLNK(after.st_mode));
+    assert_int_equal(name_count(one.root), count + 2);
+    assert_int_equal(unlink(link_path) | unlink(path), 0);
+}
+
+/* What is no regular file is written to as it is; a FIFO without a reader is told at open. */
+static void test_as_it_is(void **state)
+{
+    (void)state;
+    char path[128], text[1 << 16];
+    struct k3_load_options options = options_for(false);
+    options.trace_path = "/dev/full";
     assert_int_equal(open_load(&options, NULL, NULL), 0);
     assert_int_equal(k3_load_run(load, &err), K3_EIO);
-    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "/dev/full: cannot write the trace"));
+    end_test(NULL);
+    snprintf(path, sizeof path, "%s/fifo", one.root);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    options.trace_path = path;
+    assert_int_equal(open_load(&options, NULL, NULL), K3_EIO);
+    assert_non_null(strstr(err.text, "a FIFO that nobody reads"));
+    int fd = open(path, O_RDWR); /* room for the trace of a small set */
+    assert_true(fd >= 0 && fcntl(fd, F_SETPIPE_SZ, 1 << 20) > 0);
+    assert_int_equal(open_load(&options, NULL, NULL), 0);
+    assert_int_equal(k3_load_run(load, &err), 0);
+    assert_true(read(fd, text, sizeof text) > 20);
+    assert_int_equal(memcmp(text, "{\"displayTimeUnit\"", 18), 0);
+    assert_int_equal(close(fd) | unlink(path), 0);
 }
 
 /* A run that failed leaves its trace as well. */
@@ -136,6 +264,9 @@ int main(void)
     static const uint32_t devices[MINI_RANK_COUNT] = {0, 0};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_trace, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_refused, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_replaced, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_as_it_is, begin_test, end_test),
         cmocka_unit_test_setup_teardown(test_trace_of_failure, begin_test, end_test),
         cmocka_unit_test_setup_teardown(test_trace_of_second_reads, begin_test, end_test),
     };

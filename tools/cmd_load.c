@@ -22,6 +22,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Headers, digests, page tables and other programs need some memory beside the images. */
 #define SPARE_BYTES (64ull << 20)
@@ -235,6 +237,20 @@ static void print_report(const struct load_run *run, const struct k3_load_report
 
 /* ---- the command ---- */
 
+/* Two documents in one stream are none.  What /dev/null takes is nobody's. */
+static int check_trace(const struct k3_opts *opts, struct k3_err *err)
+{
+    struct stat trace, out;
+    if (!opts->json || !opts->trace || stat(opts->trace, &trace) || fstat(STDOUT_FILENO, &out) ||
+        trace.st_dev != out.st_dev || trace.st_ino != out.st_ino ||
+        (S_ISCHR(out.st_mode) && !isatty(STDOUT_FILENO)))
+        return 0;
+    return k3_fail(err, K3_EUSAGE,
+                   "--trace %s is the standard output, which --json writes to: name a file for the "
+                   "trace, or leave --json away",
+                   opts->trace);
+}
+
 static int on_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
 {
     struct load_run *run = context;
@@ -294,7 +310,9 @@ int k3_cmd_load(const struct k3_opts *opts, struct k3_err *err)
         return k3_fail(err, K3_ENOMEM, "no memory to load");
     run->opts = opts;
     k3_raise_file_limit(); /* a file stays open for each part: 760 of K3 at TP8, twice if direct */
-    int rc = judge(run, err);
+    int rc = check_trace(opts, err);
+    if (!rc)
+        rc = judge(run, err);
     if (!rc)
         rc = load(run, err);
     free(run->ranks);

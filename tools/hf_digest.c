@@ -84,14 +84,29 @@ static bool read_time(const char *text, size_t bytes, int64_t *time_ns)
     return at == bytes;
 }
 
+/* A SHA-256 in hex of either case, in quotes or not, as servers send it.  40 digits: a git blob,
+ * not in LFS. */
+static bool read_etag(const char *text, size_t bytes, uint8_t sha256[K3_DIGEST_BYTES])
+{
+    char hex[2 * K3_DIGEST_BYTES];
+    if (bytes == sizeof hex + 2 && text[0] == '"' && text[bytes - 1] == '"') {
+        text++;
+        bytes -= 2;
+    }
+    if (bytes != sizeof hex)
+        return false;
+    for (size_t i = 0; i < sizeof hex; i++)
+        hex[i] = text[i] >= 'A' && text[i] <= 'F' ? (char)(text[i] - 'A' + 'a') : text[i];
+    return k3_hex_decode(hex, K3_DIGEST_BYTES, sha256);
+}
+
 static bool read_record(const char *text, struct k3_hf_digest *out, int64_t *time_ns)
 {
     const char *at = text, *line;
     size_t bytes;
-    return next_line(&at, &line, &bytes) &&                /* the commit */
-           next_line(&at, &line, &bytes) && bytes == 64 && /* 40 digits: a git blob, not in LFS */
-           k3_hex_decode(line, K3_DIGEST_BYTES, out->sha256) && next_line(&at, &line, &bytes) &&
-           read_time(line, bytes, time_ns);
+    return next_line(&at, &line, &bytes) && /* the commit */
+           next_line(&at, &line, &bytes) && read_etag(line, bytes, out->sha256) &&
+           next_line(&at, &line, &bytes) && read_time(line, bytes, time_ns);
 }
 
 /* No record, or one that cannot be read: only the latter is a failure. */

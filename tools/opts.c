@@ -112,38 +112,41 @@ static int add_string(struct k3_strings *list, const char *string, struct k3_err
     return 0;
 }
 
-/* Digits alone: strtoull would take signs, blanks and 0x. */
-static const char *read_digits(const char *p, uint64_t *out)
+/* Digits alone: strtoull would take signs, blanks and 0x.  A number beyond 64 bits is read as
+ * the largest there is. */
+static const char *read_digits(const char *p, uint64_t *out, bool *is_beyond)
 {
     const char *begin = p;
     *out = 0;
-    for (; *p >= '0' && *p <= '9'; p++) {
+    *is_beyond = false;
+    for (; *p >= '0' && *p <= '9'; p++)
         if (__builtin_mul_overflow(*out, UINT64_C(10), out) ||
             __builtin_add_overflow(*out, (uint64_t)(*p - '0'), out))
-            return NULL;
-    }
+            *is_beyond = true;
+    if (*is_beyond)
+        *out = UINT64_MAX;
     return p == begin ? NULL : p;
 }
 
 static int parse_number(const struct k3_opt_row *row, const char *text, uint64_t *out,
                         struct k3_err *err)
 {
-    const char *end = read_digits(text, out);
-    if (!end || *end || *out < row->min || *out > row->max)
+    bool is_beyond;
+    const char *end = read_digits(text, out, &is_beyond);
+    if (!end || *end || is_beyond || *out < row->min || *out > row->max)
         return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a number from %" PRIu64 " to %" PRIu64,
                        row->name, text, row->min, row->max);
     return 0;
 }
 
-/* Both ends of a range as they were written, before it is walked. */
-static int check_range(const struct k3_opt_row *row, uint64_t first, uint64_t last,
+/* One end of a range, before it is walked; told as it is written. */
+static int check_range(const struct k3_opt_row *row, const char *digits, uint64_t value,
                        struct k3_err *err)
 {
-    const uint64_t wrong = first < row->min || first > row->max ? first : last;
-    if (wrong >= row->min && wrong <= row->max)
+    if (value >= row->min && value <= row->max)
         return 0;
-    return k3_fail(err, K3_EUSAGE, "--%s: %" PRIu64 " is not from %" PRIu64 " to %" PRIu64,
-                   row->name, wrong, row->min, row->max);
+    return k3_fail(err, K3_EUSAGE, "--%s: %.*s is not from %" PRIu64 " to %" PRIu64, row->name,
+                   (int)strspn(digits, "0123456789"), digits, row->min, row->max);
 }
 
 static int add_number(const struct k3_opt_row *row, uint64_t value, struct k3_uints *list,
@@ -166,11 +169,15 @@ static int parse_list(const struct k3_opt_row *row, const char *text, struct k3_
     if (!list->item)
         return k3_fail(err, K3_ENOMEM, "no memory for the command line");
     for (const char *p = text;; p++) {
+        const char *first_digits = p, *last_digits = p;
         uint64_t first = 0;
-        p = read_digits(p, &first);
+        bool is_beyond; /* then it is the largest there is, and out of the range of any list */
+        p = read_digits(p, &first, &is_beyond);
         uint64_t last = first;
-        if (p && *p == '-' && row->kind == K3_OPT_RANKS)
-            p = read_digits(p + 1, &last);
+        if (p && *p == '-' && row->kind == K3_OPT_RANKS) {
+            last_digits = p + 1;
+            p = read_digits(last_digits, &last, &is_beyond);
+        }
         if (p && last < first)
             return k3_fail(err, K3_EUSAGE,
                            "--%s: '%s': a range goes from a smaller number to a larger one, like "
@@ -179,7 +186,9 @@ static int parse_list(const struct k3_opt_row *row, const char *text, struct k3_
         if (!p || (*p && *p != ','))
             return k3_fail(err, K3_EUSAGE, "--%s: '%s' is not a list like %s", row->name, text,
                            row->kind == K3_OPT_RANKS ? "0,2-5" : "23,23,24,23");
-        int rc = check_range(row, first, last, err);
+        int rc = check_range(row, first_digits, first, err);
+        if (!rc)
+            rc = check_range(row, last_digits, last, err);
         for (uint64_t value = first; value <= last && !rc; value++) /* both are small */
             rc = add_number(row, value, list, err);
         if (rc)

@@ -351,14 +351,38 @@ int k3_verify_open_parent(const char *path, struct k3_dir *dir, const char **nam
     return rc;
 }
 
+/* Any safetensors file: its structure, and what a download recorded of it. */
+static int check_tensors(struct k3_verify *verify, const struct k3_dir *dir, const char *name,
+                         int fd, bool *is_proved, struct k3_err *err)
+{
+    struct k3_st *st = NULL;
+    struct stat stat;
+    uint32_t count = 0;
+    if (fstat(fd, &stat))
+        return k3_fail_sys(err, errno, "%s: cannot stat", name);
+    int rc = k3_verify_header(name, fd, (uint64_t)stat.st_size, &st, err);
+    if (!rc)
+        verify->checked_bytes += st->data_offset;
+    k3_st_free(st);
+    if (!rc && !verify->quick)
+        rc = k3_verify_digest(verify, dir, name, &count, err);
+    *is_proved = count != 0;
+    k3_verify_checked(verify, count           ? "structure, and SHA-256 against its download record"
+                              : verify->quick ? "structure only"
+                                              : "structure only: no digests are recorded for a "
+                                                "lone file");
+    return rc;
+}
+
 int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *err)
 {
     struct k3_dir dir = {.fd = -1};
     struct k3_err inner;
-    struct k3_st *st = NULL;
     struct stat stat;
     const char *name;
     uint32_t rank;
+    bool is_proved = false;
+    const uint64_t before = verify->problems.count;
     int fd = -1;
     k3_err_init(&inner);
     int rc = k3_verify_open_parent(path, &dir, &name, err);
@@ -384,24 +408,24 @@ int k3_verify_file(struct k3_verify *verify, const char *path, struct k3_err *er
                                      ? bytes
                                      : sizeof(struct k3_disk_units);
     } else {
-        rc = k3_verify_header(name, fd, bytes, &st, &inner);
-        k3_verify_checked(verify, "structure only: no digests are recorded for a lone file");
-        if (!rc)
-            verify->checked_bytes += st->data_offset;
+        rc = check_tensors(verify, &dir, name, fd, &is_proved, &inner);
     }
     verify->checked_files++;
-    if (rc)
+    if (rc || verify->problems.count > before)
         k3_verify_say(&verify->next, "restore the file from a copy, download it again, or, where "
                                      "it is of a shard set, verify the directory of the set");
     rc = k3_verify_judge(&verify->problems, rc, &inner, err);
-    k3_verify_say(&verify->unproved, "%s",
-                  strcmp(name, K3_MANIFEST_NAME)
-                      ? "form and sizes are right; contents were not judged, since no digest is "
+    if (!is_proved)
+        k3_verify_say(
+            &verify->unproved, "%s",
+            strcmp(name, K3_MANIFEST_NAME)
+                ? verify->quick
+                      ? "form and sizes are right; contents were not judged"
+                      : "form and sizes are right; contents were not judged, since no digest is "
                         "recorded beside a lone file: verify its whole directory"
-                      : "the manifest is as it was written; no part of its set was looked at: "
-                        "verify its whole directory");
+                : "the manifest is as it was written; no part of its set was looked at: "
+                  "verify its whole directory");
 out:
-    k3_st_free(st);
     if (fd >= 0)
         close(fd);
     k3_dir_close(&dir);

@@ -80,6 +80,11 @@ int k3_verify_header(const char *name, int fd, uint64_t file_bytes, struct k3_st
 int k3_verify_sha256(const struct k3_dir *dir, const char *name, bool follow,
                      uint8_t digest[K3_DIGEST_BYTES], uint64_t *bytes, struct k3_err *err);
 
+/* Hash a file that a download left a digest of, and compare; *count grows where there is one.
+ * Fails: K3_EIO, K3_ENOMEM, K3_ECANCELED. */
+int k3_verify_digest(struct k3_verify *verify, const struct k3_dir *dir, const char *name,
+                     uint32_t *count, struct k3_err *err);
+
 /* Open the directory of a path; *name points at its last component. */
 int k3_verify_open_parent(const char *path, struct k3_dir *dir, const char **name,
                           struct k3_err *err);

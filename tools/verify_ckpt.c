@@ -84,29 +84,28 @@ static int check_tails(struct k3_verify *verify, const struct k3_ckpt *ckpt, str
 
 /* ---- digests that a download left behind ---- */
 
-/* Hash a file that has a record and compare; *count grows where there is one.  A file that was
- * changed after its download is no longer what was downloaded either: whether that was meant, only
- * the user knows. */
-static int check_digest(struct k3_verify *verify, const struct k3_ckpt *ckpt, const char *name,
-                        uint32_t *count, struct k3_err *err)
+/* A file that was changed after its download is no longer what was downloaded either: whether that
+ * was meant, only the user knows. */
+int k3_verify_digest(struct k3_verify *verify, const struct k3_dir *dir, const char *name,
+                     uint32_t *count, struct k3_err *err)
 {
     struct k3_hf_digest recorded;
     uint8_t digest[K3_DIGEST_BYTES];
     uint64_t bytes = 0;
     struct k3_err inner;
     bool is_recorded;
-    int find_rc = k3_hf_digest_find(&ckpt->dir, name, &recorded, &is_recorded, err);
+    int find_rc = k3_hf_digest_find(dir, name, &recorded, &is_recorded, err);
     if (find_rc || !is_recorded)
         return find_rc;
     if (k3_stop_requested())
         return k3_fail(err, K3_ECANCELED, "stopped on request before %s", name);
-    int rc = k3_verify_sha256(&ckpt->dir, name, true, digest, &bytes, err);
+    int rc = k3_verify_sha256(dir, name, true, digest, &bytes, err);
     if (rc)
         return rc;
     verify->checked_bytes += bytes;
     k3_err_init(&inner);
     ++*count;
-    rc = k3_hf_digest_compare(&ckpt->dir, name, &recorded, digest, &inner);
+    rc = k3_hf_digest_compare(dir, name, &recorded, digest, &inner);
     if (rc && recorded.is_outdated)
         k3_verify_say(&verify->next,
                       "where a file was changed on purpose, remove the record named beside it, "
@@ -122,9 +121,9 @@ static int check_digests(struct k3_verify *verify, const struct k3_ckpt *ckpt, s
     if (verify->quick)
         return 0;
     for (uint32_t f = 0; f < ckpt->plan->source_count && !rc; f++)
-        rc = check_digest(verify, ckpt, ckpt->plan->sources[f].name, &count, err);
+        rc = k3_verify_digest(verify, &ckpt->dir, ckpt->plan->sources[f].name, &count, err);
     for (uint32_t f = 0; f < ckpt->copied_count && !rc; f++)
-        rc = check_digest(verify, ckpt, ckpt->copied[f], &count, err);
+        rc = k3_verify_digest(verify, &ckpt->dir, ckpt->copied[f], &count, err);
     if (rc)
         return rc;
     if (count)
@@ -310,6 +309,48 @@ static int loose_index(struct loose *loose, const struct k3_dir *dir, struct k3_
     return 0;
 }
 
+/* Every file here, of whatever kind: rules that would tell which ones matter are not there. */
+static int loose_digests(struct loose *loose, const struct k3_dir *dir, uint32_t name_count,
+                         struct k3_err *err)
+{
+    struct k3_verify *verify = loose->verify;
+    uint32_t count = 0, file_count = 0;
+    struct k3_err inner;
+    struct stat stat;
+    int rc = 0;
+    k3_err_init(&inner);
+    for (uint32_t i = 0; i < name_count && !rc && !verify->quick; i++) {
+        if (loose->names[i][0] == '.' || fstatat(dir->fd, loose->names[i], &stat, 0) ||
+            !S_ISREG(stat.st_mode))
+            continue;
+        file_count++;
+        rc = k3_verify_digest(verify, dir, loose->names[i], &count, &inner);
+        rc = k3_verify_judge(&verify->problems, rc, &inner, err);
+    }
+    if (rc)
+        return rc;
+    if (count == 0) {
+        k3_verify_checked(verify, "no digests");
+        k3_verify_say(&verify->unproved,
+                      verify->quick ? "names, shapes and sizes agree with each other; there are no "
+                                      "rules, and contents were not judged"
+                                    : "names, shapes and sizes agree with each other; contents "
+                                      "were not judged, since there are neither rules nor "
+                                      "digests");
+        return 0;
+    }
+    k3_verify_checked(verify, "SHA-256 of %u of %u files against download records", count,
+                      file_count);
+    k3_verify_say(&verify->unproved,
+                  "without model rules nobody knows whether it is a whole model");
+    if (count < file_count)
+        k3_verify_say(&verify->unproved,
+                      "contents of %u of %u files were not judged: no SHA-256 is recorded for "
+                      "them",
+                      file_count - count, file_count);
+    return 0;
+}
+
 int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reason,
                     struct k3_err *err)
 {
@@ -334,16 +375,17 @@ int k3_verify_loose(struct k3_verify *verify, const char *path, const char *reas
         goto out;
     k3_text_putf(&verify->subject, "%sdirectory %s", verify->subject.bytes ? "; " : "", path);
     k3_verify_say(&verify->next, "download the files named above again, then verify again");
-    k3_verify_say(&verify->unproved, "names, shapes and sizes agree with each other; contents were "
-                                     "not judged, since there are neither rules nor digests");
-    k3_problems_add(&verify->notices, "structure only, without model rules: %s", reason);
+    k3_problems_add(&verify->notices, "without model rules: %s", reason);
     if (k3_file_exists(&dir, K3_INDEX_NAME) && !k3_file_exists(&dir, K3_CONFIG_NAME))
         k3_problems_add(&verify->problems,
                         "%s/" K3_CONFIG_NAME ": missing, though " K3_INDEX_NAME " is there: not a "
                         "whole checkpoint",
                         path);
-    k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors), no digests",
-                      files, files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);
+    k3_verify_checked(verify, "structure of %u safetensors file%s (%llu tensors)", files,
+                      files == 1 ? "" : "s", (unsigned long long)loose.tensor_count);
+    rc = loose_digests(&loose, &dir, name_count, err);
+    if (rc)
+        goto out;
     if (loose.tensor_count)
         qsort(loose.tensors, (size_t)loose.tensor_count, sizeof *loose.tensors, by_name);
     rc = loose_index(&loose, &dir, err);

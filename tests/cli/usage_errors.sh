@@ -57,6 +57,10 @@ try load d --ranks 1,0-2
 try load d --ranks 0-4096
 try load d --ranks 0-4294967295
 try load d --ranks 5000-5001
+try load d --ranks 0-99999999999999999999
+try load d --ranks 0,18446744073709551616
+try load d --ranks 99999999999999999999-3
+try load d --ranks 18446744073709551615
 try load d --ranks x
 try load d --staging 1
 try load d --staging 5GiB

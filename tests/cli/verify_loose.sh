@@ -34,6 +34,28 @@ with open("plain/two.safetensors", "wb") as file:
 PY
 run other
 run plain
+# without rules the digests of a download are judged as well, of a lone file too
+rm plain/two.safetensors
+mkdir -p plain/.cache/huggingface/download
+record() { # FILE ETAG
+    printf 'commit\n%s\n%s.5\n' "$2" "$(date +%s)" >"plain/.cache/huggingface/download/$1.metadata"
+}
+record one.safetensors "$(sha256sum plain/one.safetensors | cut -d' ' -f1)"
+run plain
+run plain/one.safetensors
+echo '{"architectures": ["SomeoneElse"], "model_type": "else"}' >plain/config.json
+run plain
+run plain --quick
+printf 'X' | dd of=plain/one.safetensors bs=1 seek=66 conv=notrunc status=none
+touch -d @1700000000 plain/one.safetensors # not after its record
+run plain
+run plain --quick
+run plain/one.safetensors
+run plain/one.safetensors --quick
+rm plain/config.json
+run plain
+rm -r plain/.cache
+run plain/one.safetensors
 rm plain/*
 run plain
 "$K3" synth rest --preset tiny --quiet >/dev/null

@@ -368,7 +368,7 @@ published() {
     exits 0 "inspect  --digest as sha256sum" "${digest%% *}  $file" \
         "$K3" inspect --digest "$file"
     exits 0 "verify   file" "structure only" "$K3" verify "$file"
-    exits 0 "verify   folder of another architecture" "structure only, without model rules" \
+    exits 0 "verify   folder of another architecture" "without model rules" \
         "$K3" verify "${file%/*}"
     exits 4 "plan     of another architecture" "no model rules" "$K3" plan "${file%/*}"
     mkdir "$work/cut"

@@ -214,7 +214,7 @@ def check_forms(tool, suite, room, ckpt):
     wrong, now = "0" * 64, str(time.time() + 60)
     none = ["", "\n\n\n", COMMIT, f"{COMMIT}\n{wrong}", f"{COMMIT}\n{wrong}\n", f"{COMMIT}\n\n{now}\n",
             f"{COMMIT}\n{wrong[1:]}\n{now}\n", f"{COMMIT}\n{wrong}0\n{now}\n",
-            f"{COMMIT}\n{'A' * 64}\n{now}\n", f"{COMMIT}\n\"{wrong}\"\n{now}\n",
+            f"{COMMIT}\n{'G' * 64}\n{now}\n", f"{COMMIT}\n\"{wrong}\n{now}\n",
             f"{COMMIT}\n{wrong[:40]}\n{now}\n", f"{COMMIT}\n{wrong}\nsoon\n",
             f"{COMMIT}\n{wrong}\n-{now}\n", f"{COMMIT}\n{wrong}\n{now}x\n",
             f"{COMMIT}\n{wrong}\n{'9' * 30}\n", f"{COMMIT}\0\n{wrong}\n{now}\n",
@@ -231,10 +231,18 @@ def check_forms(tool, suite, room, ckpt):
     shutil.rmtree(out)
     os.rmdir(record_path(local, BAD))
     for text in (f" {COMMIT} \r\n\t{wrong} \r\n {now} \r\n", f"{COMMIT}\n{wrong}\n{now}",
-                 f"\n{wrong}\n{now}\nmore\n"):
+                 f"\n{wrong}\n{now}\nmore\n", f"{COMMIT}\n\"{wrong}\"\n{now}\n",
+                 f"{COMMIT}\n{'AF' * 32}\n{now}\n", f"{COMMIT}\n\"{'Af' * 32}\"\n{now}\n"):
         write_text(local, BAD, text.encode())
         result = convert(tool, local, out)
-        suite.check(result.code == 3 and wrong in result.err, f"a record: {text!r}", result)
+        said = "af" * 32 if "A" in text else wrong
+        suite.check(result.code == 3 and said in result.err, f"a record: {text!r}", result)
+        shutil.rmtree(out)
+    etag = sha256(os.path.join(local, BAD))  # the digest is compared, not its letters
+    for text in (etag.upper(), f'"{etag}"'):
+        write_record(local, BAD, text)
+        result = convert(tool, local, out, "--json")
+        suite.check(counts(result) == (9, 0), f"a record that agrees: {text}", result)
         shutil.rmtree(out)
     shutil.rmtree(local)
 
