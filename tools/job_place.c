@@ -6,6 +6,7 @@
  * K3_EIO, K3_ENOMEM.
  * Invariant: a refusal writes nothing. */
 #include "job.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,7 +160,7 @@ int k3_job_check_order(const struct k3_job *job, struct k3_err *err)
     struct k3_text right;
     k3_text_init(&right);
     for (uint32_t place = 0; place < job->dir_count; place++)
-        k3_text_putf(&right, " --out %s", job->outs[dir_of_place[place]].path);
+        k3_text_putf(&right, " --out %s", k3_quoted(job->outs[dir_of_place[place]].path).s);
     int rc = k3_text_check(&right, err);
     if (!rc)
         rc = k3_fail(err, K3_EUNSUPPORTED,
