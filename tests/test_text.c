@@ -244,12 +244,10 @@ static void quoted_words(void **state)
                                         "\x1b'; echo PWNED; '",
                                         "\x1b\\'; echo PWNED; #",
                                         "\x1b!x\\",
-                                        "\x1b"
-                                        "7f",
+                                        "\0337f",
                                         "\x7f",
                                         "\xff\xfe",
-                                        "\xc2\x9b"
-                                        "31m",
+                                        "\xc2\23331m",
                                         "caf\xc3\xa9",
                                         "\xe2\x82\xac'\x01",
                                         "\x1b$(echo PWNED)`echo PWNED`"};

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define PLACE_BYTES_MAX 64u
+#define ORDER_BYTES_MAX 600u /* a message has room for it; half a word would be another path */
 #define PLACE_FORMAT    "k3-place 0\n%u of %u\n"
 
 /* Place and count of a place file; false where its text is not one. */
@@ -165,9 +166,10 @@ int k3_job_check_order(const struct k3_job *job, struct k3_err *err)
     if (!rc)
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s is not directory %u of the %s that lies here: give all its --out "
-                     "directories in the order of the first run:%.600s",
+                     "directories in the order of the first run:%s",
                      job->outs[wrong].path, wrong + 1,
-                     is_set ? "finished set" : "unfinished conversion", right.data);
+                     is_set ? "finished set" : "unfinished conversion",
+                     right.bytes <= ORDER_BYTES_MAX ? right.data : " ...");
     k3_text_fini(&right);
     return rc;
 }

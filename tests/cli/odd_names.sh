@@ -34,3 +34,20 @@ for command in "plan $esc/ckpt --tp 1" "inspect $esc/ckpt" "convert $esc/ckpt --
     "verify $esc/set" "verify $esc/ckpt/config.json"; do
     "$K3" $command 2>&1 | grep -c "$(printf '\033')" || true
 done
+# the same in refusals: the order of directories (cut, it is left out), a folder to make, a time to give back
+mkdir "x y"
+"$K3" convert "$odd/ckpt" --out "x y/a" --out "x y/b" --tp 2 --quiet >/dev/null
+"$K3" seal --out "x y/b" --out "x y/a" 2>&1
+deep=$(printf 'd%.0s' $(seq 200))/$(printf 'e%.0s' $(seq 100))
+mkdir -p "$deep/a b" "$deep/c"
+"$K3" convert "$odd/ckpt" --out "$deep/a b" --out "$deep/c" --tp 2 --quiet >/dev/null
+"$K3" seal --out "$deep/c" --out "$deep/a b" 2>&1 | grep -o 'of the first run:.*'
+"$K3" convert "$odd/ckpt" --out 'n w/x/y' --tp 2 2>&1
+"$K3" convert "$odd/ckpt" --out "x y/u" --tp 2 --worker 0 --workers 1000 --quiet | grep -o 'done: .*'
+touch -d @1700000001 "$odd/ckpt/model-00006-of-000008.safetensors"
+step=$("$K3" convert "$odd/ckpt" --out "x y/u" --tp 2 2>&1 | sed -n 's/.*give that back (\(.*\)) and run .*/\1/p')
+eval "$step"
+echo "touch: exit $?"
+"$K3" convert "$odd/ckpt" --out "x y/u" --tp 2 --worker 0 --workers 1000 --quiet | grep -o '[0-9]* resumed'
+for file in "$odd"/ckpt/model-0000?-of-*; do touch -d @1700000001 "$file"; done
+"$K3" convert "$odd/ckpt" --out "x y/u" --tp 2 2>&1 | grep -o -e "were changed, rm .* and run" -e "(k3-shard verify .* --against"
