@@ -133,6 +133,8 @@ static int print_json(const struct k3_verify *verify, struct k3_err *err)
 static void print_report(const struct k3_verify *verify)
 {
     printf("%s\n", k3_printable(text_of(&verify->subject)).s);
+    if (verify->checked.bytes)
+        k3_make_printable(verify->checked.data);
     printf("checked   %s\n", verify->checked.bytes ? verify->checked.data : "nothing");
     printf("read      %s of %s file%s in %s, %s\n", k3_size_text(verify->checked_bytes).s,
            k3_count_text(verify->checked_files).s, verify->checked_files == 1 ? "" : "s",

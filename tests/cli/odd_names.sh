@@ -31,8 +31,11 @@ cmp before after && echo "the same plan"
 [ ! -e PWNED ] || echo "PWNED"
 cp -r "$odd/ckpt" "$esc/ckpt"
 for command in "plan $esc/ckpt --tp 1" "inspect $esc/ckpt" "convert $esc/ckpt --out $esc/set --tp 1 --quiet" \
-    "verify $esc/set" "verify $esc/ckpt/config.json"; do
-    "$K3" $command 2>&1 | grep -c "$(printf '\033')" || true
+    "verify $esc/set" "verify $esc/set --against $esc/ckpt" "verify $esc/ckpt/config.json" \
+    "convert $esc/ckpt --out $esc/cast --tp 1 --quant nvfp4 --oow snap --quiet" \
+    "convert $esc/ckpt --out $esc/cast --tp 1 --quant nvfp4 --oow snap" "export $esc/set --to $esc/again" \
+    "synth $esc/synth --preset tiny" "seal --out $esc/set" "inspect $esc/set/config.json --digest"; do
+    "$K3" $command 2>&1 | grep -ac "$(printf '\033')" || true
 done
 # the same in refusals: the order of directories (cut, it is left out), a folder to make, a time to give back
 mkdir "x y"
