@@ -17,12 +17,14 @@ void k3_err_init(struct k3_err *err)
     err->offset = -1;
 }
 
-/* Names come from outside: no control byte of theirs reaches a terminal. */
-static void make_printable(char *text)
+void k3_make_printable(char *text)
 {
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '?';
+        else if ((unsigned char)p[0] == 0xc2 && (unsigned char)p[1] >= 0x80 &&
+                 (unsigned char)p[1] < 0xa0) /* U+0080 to U+009F */
+            p[0] = p[1] = '?';
 }
 
 static int record(struct k3_err *err, int rc, int sys_errno, const char *format, va_list args)
@@ -38,7 +40,7 @@ static int record(struct k3_err *err, int rc, int sys_errno, const char *format,
         const char *reason = strerror_r(sys_errno, room, sizeof room); /* the GNU form */
         snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", reason);
     }
-    make_printable(err->text);
+    k3_make_printable(err->text);
     return rc;
 }
 
@@ -142,7 +144,7 @@ void k3_problems_add(struct k3_problems *problems, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    make_printable(line);
+    k3_make_printable(line);
     char *copy = strdup(line);
     if (copy)
         problems->text[problems->kept_count++] = copy;

@@ -60,6 +60,10 @@ int k3_fail_at(struct k3_err *err, int rc, const char *file, int64_t offset, con
 /* Record the failure that another thread met, place included; returns its rc. */
 int k3_fail_as(struct k3_err *err, const struct k3_err *other);
 
+/* Names come from outside: what a terminal would act on (control characters, of UTF-8 too) becomes
+ * '?', in place.  Texts of failures and problems have been through it. */
+void k3_make_printable(char *text);
+
 /* Exit code of a command for an enum k3_rc: 0, 1, 2, 3 or 4 (see enum). */
 int k3_exit_code(int rc);
 

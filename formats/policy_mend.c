@@ -4,6 +4,7 @@
  * Errors: none; false where nothing helps.
  * Invariant: what is offered was checked, on the model and the layout it is offered for. */
 #include "policy.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -153,10 +154,14 @@ bool k3_policy_mend(const struct k3_policy *policy, const struct k3_config *conf
 
 void k3_policy_advise(const struct k3_policy *mended, const char *lead, struct k3_err *err)
 {
-    char text[K3_POLICY_TEXT_BYTES];
-    size_t used = strlen(err->text), room = K3_ERR_TEXT_BYTES - used;
-    k3_policy_short_text(mended, text);
-    if (used + strlen(lead) + strlen(text) + sizeof " --quant ''" > K3_ERR_TEXT_BYTES)
-        return; /* half an entry helps nobody */
-    snprintf(err->text + used, room, "%s --quant '%s'", lead, text);
+    char policy[K3_POLICY_TEXT_BYTES];
+    const size_t used = strlen(err->text);
+    struct k3_text text;
+    k3_policy_short_text(mended, policy);
+    k3_text_init(&text);
+    k3_text_putf(&text, "%s --quant ", lead);
+    k3_text_put_in_quotes(&text, policy);
+    if (!text.failed && used + text.bytes < K3_ERR_TEXT_BYTES) /* half an entry helps nobody */
+        memcpy(err->text + used, text.data, text.bytes + 1);
+    k3_text_fini(&text);
 }

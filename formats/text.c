@@ -1,6 +1,8 @@
-/* Purpose: the growing text of every emitter; the two looks at foreign bytes: UTF-8, messages.
+/* Purpose: the growing text of every emitter; the looks at foreign bytes: UTF-8, messages, words of
+ * a shell.
  * Owns: the bytes of a text.
- * Threads: a text belongs to one thread at a time; k3_utf8_bytes and k3_shown are pure.
+ * Threads: a text belongs to one thread at a time; k3_utf8_bytes, k3_shown and
+ * k3_quoted are pure.
  * Errors: sticky: an append that finds no memory sets failed, k3_text_check reports it.
  * Invariants: bytes < cap and data[bytes] is NUL wherever cap > 0; a failed text never changes. */
 #include "text.h"
@@ -162,6 +164,107 @@ size_t k3_utf8_bytes(const char *p, size_t bytes)
         if (b[i] < 0x80 || b[i] > 0xbf)
             return 0;
     return length;
+}
+
+/* ---- words of a shell ---- */
+
+static bool is_alnum(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* No shell sees more in it than its characters; a leading '=' is a path to zsh. */
+static bool is_bare(const char *word)
+{
+    if (!*word || *word == '-' || *word == '=')
+        return false;
+    for (const char *c = word; *c; c++)
+        if (!is_alnum(*c) && !strchr("_@%+=:,./-", *c))
+            return false;
+    return true;
+}
+
+/* Bytes of the character at p that a terminal shows as it is; 0: it is a control, of one byte or
+ * of two (U+0080 to U+009F), or no character. */
+static size_t shown_bytes(const char *p, size_t bytes)
+{
+    const unsigned char c = (unsigned char)*p;
+    if (c < 0x20 || c == 0x7f || (c == 0xc2 && bytes > 1 && (unsigned char)p[1] < 0xa0))
+        return 0;
+    return k3_utf8_bytes(p, bytes);
+}
+
+static bool is_shown(const char *word, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        size_t n = shown_bytes(word + at, bytes - at);
+        if (!n)
+            return false;
+        at += n;
+    }
+    return true;
+}
+
+/* Octal has three digits whatever follows; of \x and more digits each shell takes as many as it
+ * likes.  Quotes and backslashes go the same way: k3_text_put_quoted says why. */
+static void put_escaped(struct k3_text *text, const char *word, size_t bytes)
+{
+    k3_text_puts(text, "$'");
+    for (size_t at = 0; at < bytes;) {
+        size_t n = shown_bytes(word + at, bytes - at);
+        if (n && !strchr("'\\!", word[at]))
+            k3_text_put(text, word + at, n);
+        else
+            k3_text_putf(text, "\\%03o", (unsigned char)word[at]);
+        at += n ? n : 1;
+    }
+    k3_text_puts(text, "'");
+}
+
+void k3_text_put_in_quotes(struct k3_text *text, const char *word)
+{
+    const size_t bytes = strlen(word);
+    if (!is_shown(word, bytes)) {
+        put_escaped(text, word, bytes);
+        return;
+    }
+    k3_text_puts(text, "'");
+    for (const char *c = word; *c; c++)
+        if (*c == '\'')
+            k3_text_puts(text, "'\\''");
+        else
+            k3_text_put(text, c, 1);
+    k3_text_puts(text, "'");
+}
+
+void k3_text_put_quoted(struct k3_text *text, const char *word)
+{
+    if (is_bare(word))
+        k3_text_puts(text, word);
+    else
+        k3_text_put_in_quotes(text, word);
+}
+
+struct k3_quoted k3_quoted(const char *word)
+{
+    struct k3_quoted quoted = {.s = "..."};
+    struct k3_text text;
+    k3_text_init(&text);
+    k3_text_put_quoted(&text, word);
+    if (!text.failed && text.bytes < sizeof quoted.s)
+        memcpy(quoted.s, text.data, text.bytes + 1);
+    k3_text_fini(&text);
+    return quoted;
+}
+
+/* ---- messages ---- */
+
+struct k3_quoted k3_printable(const char *name)
+{
+    struct k3_quoted printable;
+    snprintf(printable.s, sizeof printable.s, "%s", name);
+    k3_make_printable(printable.s);
+    return printable;
 }
 
 static size_t show_bytes(const char *p, size_t bytes, char *out)

@@ -34,6 +34,23 @@ size_t k3_utf8_bytes(const char *p, size_t bytes);
  * in its middle (the tail of a tensor name says more than the head).  Returns shown. */
 const char *k3_shown(const char *string, size_t bytes, char shown[K3_SHOWN_BYTES]);
 
+/* A word of a command that is printed to be pasted into a shell: bare where every shell takes it as
+ * it is, else in single quotes.  What a terminal would act on (control bytes, bytes that are not
+ * UTF-8) is printed as \NNN in the $'...' form of bash, ksh and zsh: such a word holds no quote, so
+ * that a shell without this form takes it for another word, and for nothing else. */
+void k3_text_put_quoted(struct k3_text *text, const char *word);
+/* The same for what is always shown in quotes: policies. */
+void k3_text_put_in_quotes(struct k3_text *text, const char *word);
+
+#define K3_QUOTED_BYTES K3_ERR_TEXT_BYTES /* as much as a message has */
+struct k3_quoted {
+    char s[K3_QUOTED_BYTES];
+};
+/* The same within a printf; "..." where it is longer: half a word would be another command. */
+struct k3_quoted k3_quoted(const char *word);
+/* A name beside commands: what a terminal would act on as '?', a long one cut. */
+struct k3_quoted k3_printable(const char *name);
+
 /* 0, or K3_ENOMEM when any append failed. */
 int k3_text_check(const struct k3_text *text, struct k3_err *err);
 

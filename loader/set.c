@@ -10,6 +10,7 @@
 #include "doc.h"
 #include "plan.h"
 #include "source_headers.h"
+#include "text.h"
 #include "tree.h"
 #include "units.h"
 
@@ -67,7 +68,7 @@ static int fail_no_manifest(const struct k3_set *set, struct k3_err *err)
             return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
                               "%s: no %s: a checkpoint, not a shard set: cut it with `k3-shard "
                               "convert %s --out DIR`, then give DIR",
-                              set->dirs[i].path, K3_MANIFEST_NAME, set->dirs[i].path);
+                              set->dirs[i].path, K3_MANIFEST_NAME, k3_quoted(set->dirs[i].path).s);
     for (uint32_t i = 0; i < set->dir_count; i++)
         if (k3_file_exists(&set->dirs[i], K3_HEADERS_NAME))
             return k3_fail_at(err, K3_ECORRUPT, K3_MANIFEST_NAME, -1,
@@ -101,8 +102,8 @@ static int find_manifest(struct k3_set *set, struct k3_err *err)
             return k3_fail(err, K3_EUSAGE,
                            "%s is a checkpoint, and %s holds a set: give directories of one set "
                            "alone (k3-shard verify %s --against %s compares the two)",
-                           set->dirs[i].path, set->dirs[found].path, set->dirs[found].path,
-                           set->dirs[i].path);
+                           set->dirs[i].path, set->dirs[found].path,
+                           k3_quoted(set->dirs[found].path).s, k3_quoted(set->dirs[i].path).s);
     return 0;
 }
 

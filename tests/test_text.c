@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -186,12 +188,119 @@ static void shown(void **state)
     assert_int_equal(strlen(k3_shown(in, 200, out)), K3_SHOWN_BYTES - 1); /* the longest result */
 }
 
+/* What a shell makes of `printf %s WORD`. */
+static void run_shell(const char *shell, const char *command, char *out, size_t out_bytes)
+{
+    int ends[2], status = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        dup2(ends[1], 1);
+        close(ends[0]);
+        close(ends[1]);
+        execlp(shell, shell, "-c", command, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    size_t at = 0;
+    for (ssize_t n; at + 1 < out_bytes && (n = read(ends[0], out + at, out_bytes - 1 - at)) > 0;)
+        at += (size_t)n;
+    out[at] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void quoted_words(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"",
+                                        "/models/Kimi-K3_1.0+x@y%z=1:2,3",
+                                        "-rf",
+                                        "=ls",
+                                        "~",
+                                        "a b",
+                                        "r'; echo PWNED; '",
+                                        "'",
+                                        "''",
+                                        "\\'",
+                                        "a\\",
+                                        "$(echo PWNED)",
+                                        "`echo PWNED`",
+                                        "$HOME",
+                                        "a;b",
+                                        "a&b",
+                                        "a|b",
+                                        "*",
+                                        "{a,b}",
+                                        "#x",
+                                        "!!",
+                                        "!echo",
+                                        "\"",
+                                        "x\ny",
+                                        "\t",
+                                        "\x1b[31mred\x1b[0m",
+                                        "\x1b'; echo PWNED; '",
+                                        "\x1b\\'; echo PWNED; #",
+                                        "\x1b!x\\",
+                                        "\0337f",
+                                        "\x7f",
+                                        "\xff\xfe",
+                                        "\xc2\23331m",
+                                        "caf\xc3\xa9",
+                                        "\xe2\x82\xac'\x01",
+                                        "\x1b$(echo PWNED)`echo PWNED`"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (int always = 0; always < 2; always++) {
+            char found[256];
+            struct k3_text text;
+            k3_text_init(&text);
+            k3_text_puts(&text, "printf %s ");
+            (always ? k3_text_put_in_quotes : k3_text_put_quoted)(&text, words[i]);
+            assert_int_equal(k3_text_check(&text, NULL), 0);
+            const char *word = text.data + strlen("printf %s ");
+            for (const char *c = word; *c; c++)
+                assert_true((unsigned char)*c >= 0x20 && *c != 0x7f);
+            assert_null(strstr(word, "\xc2\x9b"));
+            run_shell("bash", text.data, found, sizeof found);
+            assert_string_equal(found, words[i]);
+            run_shell("sh", text.data, found, sizeof found); /* may know no $'...' */
+            if (strcmp(found, words[i]) != 0) {
+                assert_int_equal(word[0], '$');
+                assert_int_equal(found[0], '$');
+                assert_int_equal(strlen(found), strlen(word) - 2); /* the word without quotes */
+            }
+            if (!always)
+                assert_string_equal(k3_quoted(words[i]).s, word);
+            k3_text_fini(&text);
+        }
+}
+
+/* Bare and quoted are what people see in every message: neither more nor fewer quotes. */
+static void quoted_forms(void **state)
+{
+    (void)state;
+    static char path[3 * K3_QUOTED_BYTES];
+    assert_string_equal(k3_quoted("/a/b-c_1.safetensors").s, "/a/b-c_1.safetensors");
+    assert_string_equal(k3_quoted("").s, "''");
+    assert_string_equal(k3_quoted("it's").s, "'it'\\''s'");
+    assert_string_equal(k3_quoted("\x1b[m'").s, "$'\\033[m\\047'");
+    assert_string_equal(k3_quoted("caf\xc3\xa9").s, "'caf\xc3\xa9'");
+    memset(path, 'a', sizeof path - 1);
+    assert_string_equal(k3_quoted(path).s, "...");
+    path[K3_QUOTED_BYTES - 1] = 0;
+    assert_string_equal(k3_quoted(path).s, path);
+    assert_string_equal(k3_printable("a\x1b[m\xc2\x9b caf\xc3\xa9\n").s, "a?[m?? caf\xc3\xa9?");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(growing),   cmocka_unit_test(zeros_inside), cmocka_unit_test(numbers),
-        cmocka_unit_test(formatted), cmocka_unit_test(json),         cmocka_unit_test(sticky),
-        cmocka_unit_test(utf8_all),  cmocka_unit_test(utf8_pairs),   cmocka_unit_test(shown),
+        cmocka_unit_test(growing),      cmocka_unit_test(zeros_inside), cmocka_unit_test(numbers),
+        cmocka_unit_test(formatted),    cmocka_unit_test(json),         cmocka_unit_test(sticky),
+        cmocka_unit_test(utf8_all),     cmocka_unit_test(utf8_pairs),   cmocka_unit_test(shown),
+        cmocka_unit_test(quoted_words), cmocka_unit_test(quoted_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

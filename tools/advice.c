@@ -155,7 +155,7 @@ void k3_say_policy(const struct k3_opts *opts, const struct k3_plan *plan)
         fprintf(stderr,
                 "notice: --quant %s casts nothing: the checkpoint has these formats already, or "
                 "all is left verbatim\n",
-                opts->quant);
+                k3_printable(opts->quant).s);
     if (plan->policy.oow != K3_OOW_FAIL && !k3_policy_has_window(&plan->policy, &plan->config))
         fprintf(stderr,
                 "notice: --oow has no use here: experts have a window as %s, %s and %s "
@@ -287,8 +287,9 @@ static bool try_policy(const struct k3_plan *plan, const struct k3_policy *polic
     k3_policy_short_text(policy, text);
     if (image > budget_bytes || out->bytes + strlen(given ? given : text) > POLICIES_BYTES)
         return false;
-    k3_text_putf(out, "%s'%s' (%s a rank)", out->bytes ? ", " : "", given ? given : text,
-                 k3_size_short(image).s);
+    k3_text_puts(out, out->bytes ? ", " : "");
+    k3_text_put_in_quotes(out, given ? given : text);
+    k3_text_putf(out, " (%s a rank)", k3_size_short(image).s);
     return true;
 }
 
@@ -329,7 +330,8 @@ int k3_check_budget(const struct k3_plan *plan, uint64_t budget_bytes, struct k3
     if (!k3_policy_is_verbatim(&plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
         k3_policy_short_text(&plan->policy, policy);
-        k3_text_putf(&also, " --quant '%s'", policy);
+        k3_text_puts(&also, " --quant ");
+        k3_text_put_in_quotes(&also, policy);
     }
     k3_budget_put_option(budget_bytes, &also);
     if (also.bytes > POLICIES_BYTES) { /* the layouts are to find room in the sentence */

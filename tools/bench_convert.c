@@ -13,6 +13,7 @@
 #include "progress.h"
 #include "stop.h"
 #include "synth.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +88,8 @@ static bool remove_scratch(const struct k3_bench *bench)
         remove_folder(bench, folder[i]);
     if (access(bench->scratch, F_OK))
         return true;
-    fprintf(stderr, "notice: %s could not be removed whole: remove it\n", bench->scratch);
+    fprintf(stderr, "notice: %s could not be removed whole: remove it\n",
+            k3_printable(bench->scratch).s);
     return false;
 }
 
@@ -132,9 +134,11 @@ static void sweep(const struct k3_bench *bench, const struct k3_dir *parent, con
     sys_errno = is_free ? 0 : errno;
     left.scratch = dir.path;
     if (is_free && remove_scratch(&left) && !bench->opts->quiet)
-        fprintf(stderr, "notice: removed %s, which a bench that was killed had left\n", dir.path);
+        fprintf(stderr, "notice: removed %s, which a bench that was killed had left\n",
+                k3_printable(dir.path).s);
     else if (!is_free && sys_errno != EWOULDBLOCK) /* no locks here: it may be at work */
-        fprintf(stderr, "notice: %s is of another bench: remove it where none runs\n", dir.path);
+        fprintf(stderr, "notice: %s is of another bench: remove it where none runs\n",
+                k3_printable(dir.path).s);
     k3_dir_close(&dir);
 }
 

@@ -7,6 +7,7 @@
 #include "cast_print.h"
 
 #include "sizes.h"
+#include "text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -207,7 +208,7 @@ void k3_casts_print(const struct k3_cast_summary *casts, const char *dir)
     }
     if (casts->low_count > shown_count(casts))
         printf("  ... and %s more%s%s\n", k3_count_text(casts->low_count - shown_count(casts)).s,
-               dir ? ": see " : "", dir ? report_path(dir, path) : "");
+               dir ? ": see " : "", dir ? k3_printable(report_path(dir, path)).s : "");
     if (dir)
-        printf("tensor by tensor: %s\n", report_path(dir, path));
+        printf("tensor by tensor: %s\n", k3_printable(report_path(dir, path)).s);
 }

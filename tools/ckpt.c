@@ -11,6 +11,7 @@
 #include "doc.h"
 #include "hf_index.h"
 #include "sha256.h"
+#include "text.h"
 #include "zst.h"
 
 #include <errno.h>
@@ -384,13 +385,13 @@ static int open_plan(struct k3_ckpt *ckpt, const struct k3_ckpt_options *options
                           "%s: holds " K3_MANIFEST_NAME ": a shard set with casts, which no export "
                           "makes a checkpoint again: give the folder of the published files that "
                           "it was made of (`k3-shard inspect %s` shows the set)",
-                          options->path, options->path);
+                          options->path, k3_quoted(options->path).s);
     if (is_set)
         return k3_fail_at(err, K3_EFORMAT, K3_MANIFEST_NAME, -1,
                           "%s: holds " K3_MANIFEST_NAME ": a shard set, not a checkpoint: give the "
                           "folder of the published files (`k3-shard export %s --to DIR` makes it "
                           "again; `k3-shard inspect %s` shows the set)",
-                          options->path, options->path, options->path);
+                          options->path, k3_quoted(options->path).s, k3_quoted(options->path).s);
     if (!k3_file_exists(&ckpt->dir, K3_CONFIG_NAME))
         return k3_fail_at(err, K3_EFORMAT, K3_CONFIG_NAME, -1,
                           "%s: no config.json: not a checkpoint: give %s", options->path,

@@ -12,6 +12,7 @@
 #include "sizes.h"
 #include "stop.h"
 #include "talk.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,7 @@ static void print_text(const struct k3_convert_report *report, const struct k3_o
     if (workers)
         printf("this was worker %u of %u; when all are done: k3-shard seal", worker, workers);
     for (uint32_t i = 0; workers && i < opts->out.count; i++)
-        printf(" --out %s%s", opts->out.item[i], i + 1 == opts->out.count ? "\n" : "");
+        printf(" --out %s%s", k3_quoted(opts->out.item[i]).s, i + 1 == opts->out.count ? "\n" : "");
 }
 
 /* What this machine refuses costs time, and nothing else. */
@@ -114,7 +115,7 @@ static void say_outdated(const struct k3_convert_report *report, const struct k3
             "notice: %s%s: written after the download and not what the download record says: "
             "converted as found; where nobody changed it on purpose, download it again and convert "
             "with --force (`k3-shard verify %s` names each)\n",
-            report->hub_outdated, more, opts->args.item[0]);
+            report->hub_outdated, more, k3_quoted(opts->args.item[0]).s);
 }
 
 /* --force cannot reach directories that were not given: what they hold stays, and is said. */
@@ -156,8 +157,8 @@ static void say_lost_plan(const struct k3_opts *opts, const struct k3_convert_re
     fprintf(stderr,
             "notice: %s/" K3_PARTIAL_NAME "/" K3_PLAN_NAME " was cut or damaged and is written "
             "anew: %u finished item%s of this conversion %s kept\n",
-            opts->out.item[0], report->resumed_count, report->resumed_count == 1 ? "" : "s",
-            report->resumed_count == 1 ? "is" : "are");
+            k3_printable(opts->out.item[0]).s, report->resumed_count,
+            report->resumed_count == 1 ? "" : "s", report->resumed_count == 1 ? "is" : "are");
 }
 
 int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
@@ -206,7 +207,8 @@ int k3_cmd_convert(const struct k3_opts *opts, struct k3_err *err)
         fprintf(stderr,
                 "notice: %s is newer than the finished set, whose plan knows headers only: "
                 "`k3-shard verify %s --against %s` tells whether the bytes are still the same\n",
-                report.newer_source, opts->out.item[0], opts->args.item[0]);
+                report.newer_source, k3_quoted(opts->out.item[0]).s,
+                k3_quoted(opts->args.item[0]).s);
     if (!opts->quiet) /* after a failure too: what was replaced is gone */
         say_strays(&report.strays);
     if (!opts->quiet && report.plan_was_lost)

@@ -32,9 +32,7 @@ struct k3_finding *k3_doctor_add(struct k3_doctor *doctor, const char *name)
 static void put(char *text, const char *format, va_list list)
 {
     (void)vsnprintf(text, K3_FINDING_TEXT_BYTES, format, list);
-    for (char *at = text; *at; at++)
-        if ((unsigned char)*at < ' ' || *at == 0x7f)
-            *at = '?';
+    k3_make_printable(text);
 }
 
 #define PUT(field)                                                                                 \

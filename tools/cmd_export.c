@@ -7,6 +7,7 @@
 #include "doc.h"
 #include "export.h"
 #include "sizes.h"
+#include "text.h"
 #include "workers.h"
 
 #include <stdio.h>
@@ -42,8 +43,8 @@ int k3_cmd_export(const struct k3_opts *opts, struct k3_err *err)
         return rc;
     if (opts->json)
         return print_json(opts, &report, err);
-    printf("exported  %s: %s files, %s\n", opts->to, k3_count_text(report.file_count).s,
-           k3_size_text(report.bytes).s);
+    printf("exported  %s: %s files, %s\n", k3_printable(opts->to).s,
+           k3_count_text(report.file_count).s, k3_size_text(report.bytes).s);
     printf("time      %s, %s\n", k3_time_text(report.spent_ns).s,
            k3_rate_text(report.bytes, report.spent_ns).s);
     printf("proved    every file has the SHA-256 that the manifest records\n");

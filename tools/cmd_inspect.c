@@ -7,6 +7,7 @@
 #include "doc.h"
 #include "fs.h"
 #include "inspect.h"
+#include "text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,8 +24,8 @@ static int inspect_digests(const struct k3_opts *opts, struct k3_err *err)
         return rc;
     if (!opts->json) {
         /* The second line is what fsverity(1) prints for `fsverity digest FILE`. */
-        printf("sha256  %s  %s\n", digests.sha256, path);
-        printf("sha256:%s %s\n", digests.verity, path);
+        printf("sha256  %s  %s\n", digests.sha256, k3_printable(path).s);
+        printf("sha256:%s %s\n", digests.verity, k3_printable(path).s);
         return 0;
     }
     struct k3_doc *root = k3_doc_new_object();

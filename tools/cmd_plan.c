@@ -12,6 +12,7 @@
 #include "sizes.h"
 #include "splits.h"
 #include "talk.h"
+#include "text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -213,11 +214,16 @@ static int print_next(const struct k3_plan *plan, const struct k3_opts *opts, st
 {
     struct k3_text line;
     k3_text_init(&line);
+    k3_text_puts(&line, "next: k3-shard convert ");
+    k3_text_put_quoted(&line, opts->args.item[0]);
+    k3_text_puts(&line, " --out DIR");
     k3_layout_put_options(&plan->layout, &line);
     /* What casts nothing is left out: the notice said that it has no use. */
     if (k3_policy_casts(&plan->policy, &plan->config)) {
-        if (k3_opt_is_set(opts, K3_ID_QUANT))
-            k3_text_putf(&line, " --quant '%s'", opts->quant);
+        if (k3_opt_is_set(opts, K3_ID_QUANT)) {
+            k3_text_puts(&line, " --quant ");
+            k3_text_put_in_quotes(&line, opts->quant);
+        }
         if (k3_opt_is_set(opts, K3_ID_OOW))
             k3_text_putf(&line, " --oow %s", k3_opt_choice_name(K3_ID_OOW, opts->oow));
         if (k3_opt_is_set(opts, K3_ID_CONFIG))
@@ -226,7 +232,7 @@ static int print_next(const struct k3_plan *plan, const struct k3_opts *opts, st
     k3_budget_put_option(opts->budget_bytes, &line);
     int rc = k3_text_check(&line, err);
     if (!rc)
-        printf("next: k3-shard convert %s --out DIR%s\n", opts->args.item[0], line.data);
+        puts(line.data);
     k3_text_fini(&line);
     return rc;
 }

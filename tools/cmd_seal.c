@@ -8,6 +8,7 @@
 #include "doc.h"
 #include "job.h"
 #include "talk.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ static void say_finished(const struct k3_opts *opts)
 {
     printf("looked at names, sizes and the headers of the parts, and at no data; `k3-shard verify");
     for (uint32_t i = 0; i < opts->out.count; i++)
-        printf(" %s", opts->out.item[i]);
+        printf(" %s", k3_quoted(opts->out.item[i]).s);
     printf("` reads them\n");
 }
 

@@ -9,6 +9,7 @@
 #include "sizes.h"
 #include "stop.h"
 #include "synth.h"
+#include "text.h"
 
 #include <stdio.h>
 
@@ -27,9 +28,9 @@ static int print_result(const struct k3_opts *opts, const struct k3_synth_totals
 {
     const char *dir = opts->args.item[0];
     if (!opts->json) {
-        printf("%s: %s tensors, %s in %u files%s\n", dir, k3_count_text(totals->tensor_count).s,
-               k3_size_text(totals->file_bytes).s, totals->file_count,
-               opts->sparse ? ", headers only: the data are holes" : "");
+        printf("%s: %s tensors, %s in %u files%s\n", k3_printable(dir).s,
+               k3_count_text(totals->tensor_count).s, k3_size_text(totals->file_bytes).s,
+               totals->file_count, opts->sparse ? ", headers only: the data are holes" : "");
         return 0;
     }
     struct k3_doc *root = k3_doc_new_object();

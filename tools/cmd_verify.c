@@ -8,6 +8,7 @@
 #include "doc.h"
 #include "sizes.h"
 #include "source_headers.h"
+#include "text.h"
 #include "verify.h"
 #include "workers.h"
 
@@ -59,7 +60,8 @@ static int verify_paths(struct k3_verify *verify, const struct k3_opts *opts, st
         return k3_fail(err, K3_EUSAGE,
                        "%s is no shard set and --against %s is one: it goes the other way round: "
                        "k3-shard verify %s --against %s",
-                       opts->args.item[0], opts->against, opts->against, opts->args.item[0]);
+                       opts->args.item[0], opts->against, k3_quoted(opts->against).s,
+                       k3_quoted(opts->args.item[0]).s);
     if (opts->against || opts->ranks.count)
         return k3_fail(err, K3_EUSAGE, "--%s is for shard sets, and %s is none",
                        opts->against ? "against" : "ranks", opts->args.item[0]);
@@ -130,7 +132,9 @@ static int print_json(const struct k3_verify *verify, struct k3_err *err)
 
 static void print_report(const struct k3_verify *verify)
 {
-    printf("%s\n", verify->subject.data);
+    printf("%s\n", k3_printable(text_of(&verify->subject)).s);
+    if (verify->checked.bytes)
+        k3_make_printable(verify->checked.data);
     printf("checked   %s\n", verify->checked.bytes ? verify->checked.data : "nothing");
     printf("read      %s of %s file%s in %s, %s\n", k3_size_text(verify->checked_bytes).s,
            k3_count_text(verify->checked_files).s, verify->checked_files == 1 ? "" : "s",
@@ -149,6 +153,8 @@ static void print_report(const struct k3_verify *verify)
         printf("verdict   BAD: %s problem%s\n", k3_count_text(verify->problems.count).s,
                verify->problems.count == 1 ? "" : "s");
     if (verify->problems.count) {
+        if (verify->next.bytes)
+            k3_make_printable(verify->next.data); /* k3_printable would cut its commands */
         printf("next      %s\n", text_of(&verify->next));
         return;
     }

@@ -17,6 +17,7 @@
 #include "sha256.h"
 #include "sizes.h"
 #include "stop.h"
+#include "text.h"
 #include "tree.h"
 #include "workers.h"
 
@@ -121,7 +122,7 @@ static void say_removal(const struct k3_job *job, const struct k3_job_removal *r
 {
     if (removal->part_count == 0 && removal->item_count == 0)
         return;
-    fprintf(stderr, "notice: --force removes what is in %s%s: ", job->outs[0].path,
+    fprintf(stderr, "notice: --force removes what is in %s%s: ", k3_printable(job->outs[0].path).s,
             job->dir_count > 1 ? " and the other --out directories" : "");
     if (removal->item_count)
         fprintf(stderr, "an unfinished conversion with %u finished item%s%s", removal->item_count,
@@ -330,7 +331,7 @@ static int settle(struct k3_convert *convert, const struct k3_convert_options *o
             return rc;
         if (state == K3_JOB_NEW && !options->quiet)
             fprintf(stderr, "notice: %s held %s, of which no item was finished: begun anew\n",
-                    job->outs[0].path, found);
+                    k3_printable(job->outs[0].path).s, found);
     }
     if (state == K3_JOB_OTHER && !options->force)
         return k3_fail(err, K3_EUNSUPPORTED,

@@ -12,6 +12,7 @@
 #include "machine.h"
 #include "manifest.h"
 #include "sizes.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,10 +114,10 @@ static void find_directory(struct k3_doctor *doctor, struct place *place)
     k3_finding_value(finding, "%s, %s", place->dir.path, kind);
     if (refused && place->files.count == 0) {
         k3_finding_missing(finding, "none of its files can be read");
-        k3_finding_next(finding, "look at owner and mode: ls -l %s", place->dir.path);
+        k3_finding_next(finding, "look at owner and mode: ls -l %s", k3_quoted(place->dir.path).s);
     } else if (refused) {
         k3_finding_slower(finding, "%u of its files cannot be read", refused);
-        k3_finding_next(finding, "look at owner and mode: ls -l %s", place->dir.path);
+        k3_finding_next(finding, "look at owner and mode: ls -l %s", k3_quoted(place->dir.path).s);
     }
 }
 

@@ -32,6 +32,7 @@ static void put_name(const char *name, int cells)
     for (char *c = shown; *c; c++)
         if (*c == '_')
             *c = ' ';
+    k3_make_printable(shown);
     printf("%-*s ", cells, shown);
 }
 
@@ -42,6 +43,7 @@ static void put_policy(const char *canonical, struct k3_text *out)
     struct k3_policy policy;
     struct k3_err ignored;
     k3_err_init(&ignored);
+    k3_policy_init(&policy);
     if (k3_policy_parse(canonical, &policy, &ignored)) {
         k3_text_puts(out, canonical);
         return;
@@ -88,6 +90,8 @@ static int put_row(const struct k3_doc *row, struct k3_text *cells, unsigned *wi
         int rc = put_scalar(k3_doc_name(member), member, true, cells, err);
         if (rc)
             return rc;
+        if (cells->bytes)
+            k3_make_printable(cells->data);
         uint64_t number;
         unsigned n = (unsigned)(cells->bytes < CELL_BYTES_MAX ? cells->bytes : CELL_BYTES_MAX);
         if (!print)
@@ -165,6 +169,8 @@ static int put_line(const struct k3_doc *member, struct k3_text *text, struct k3
     }
     if (rc)
         return rc;
+    if (text->bytes)
+        k3_make_printable(text->data);
     put_name(k3_doc_name(member), NAME_CELLS);
     printf("%s\n", text->bytes ? text->data : "none");
     return 0;

@@ -10,7 +10,9 @@
 #include "inspect_casts.h"
 #include "nearest.h"
 #include "stop.h"
+#include "text.h"
 #include "tree.h"
+#include "units.h"
 #include "verify.h"
 
 #include <errno.h>
@@ -350,8 +352,35 @@ static int fail_unknown(const struct search *search, const char *path, const cha
                        path, name, search->near);
     return k3_fail(err, K3_EUSAGE,
                    "%s: no tensor or view is named %s; `k3-shard inspect %s%s` lists those of %s",
-                   path, name, path, is_dir ? "/FILE.safetensors" : "",
+                   path, name, k3_quoted(path).s, is_dir ? "/FILE.safetensors" : "",
                    is_dir ? "a file" : "this file");
+}
+
+/* Files that stand beside the tensors of a set and hold none: their directory is meant. */
+static int check_file(const char *path, const char *name, struct k3_err *err)
+{
+    const char *slash = strrchr(path, '/'), *what = NULL;
+    const char *last = slash ? slash + 1 : path;
+    uint32_t rank;
+    if (!strcmp(last, K3_CAST_REPORT_NAME))
+        what = "the report of a set's casts";
+    else if (!strcmp(last, K3_MANIFEST_NAME))
+        what = "the manifest of a set";
+    else if (!strcmp(last, K3_HEADERS_NAME))
+        what = "the headers of a checkpoint, kept in its set";
+    else if (k3_units_name_decode(last, &rank))
+        what = "the unit digests of a rank";
+    if (!what)
+        return 0;
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    if (!folder)
+        return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
+    int rc = k3_fail(err, K3_EUSAGE,
+                     "%s: %s, no tensors are in it: `k3-shard inspect %s --tensor %s` says what "
+                     "became of one",
+                     path, what, k3_quoted(folder).s, k3_quoted(name).s);
+    free(folder);
+    return rc;
 }
 
 int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_doc *root,
@@ -360,20 +389,17 @@ int k3_inspect_tensor(const char *path, const char *name, bool stats, struct k3_
     struct search search = {.wanted = name, .stats = stats, .nearest = K3_NEAREST_NONE};
     char renamed[K3_ST_NAME_BYTES_MAX + 16];
     struct stat stat_;
+    int rc = 0;
     if (stat(path, &stat_))
         return k3_fail_path(err, errno, path, "be found");
-    const char *slash = strrchr(path, '/');
-    if (!strcmp(slash ? slash + 1 : path, K3_CAST_REPORT_NAME))
-        return k3_fail(err, K3_EUSAGE,
-                       "%s: the report of a set's casts, no tensors are in it: `k3-shard inspect "
-                       "%.*s --tensor %s` says what became of one",
-                       path, slash ? (int)(slash - path) : 1, slash ? path : ".", name);
+    if (!S_ISDIR(stat_.st_mode) && (rc = check_file(path, name, err)) != 0)
+        return rc;
     if (!k3_doc_add_string(root, "tensor", name))
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
     search.places = k3_doc_add_array(root, "places");
     if (!search.places)
         return k3_fail(err, K3_ENOMEM, "no memory for what is to be shown");
-    int rc = search_path(&search, path, S_ISDIR(stat_.st_mode), root, err);
+    rc = search_path(&search, path, S_ISDIR(stat_.st_mode), root, err);
     if (!rc && !search.found_count && name_renamed(name, renamed, sizeof renamed)) {
         search.wanted = renamed;
         rc = search_path(&search, path, S_ISDIR(stat_.st_mode), root, err);

@@ -429,14 +429,38 @@ int k3_job_begin(struct k3_job *job, const struct k3_plan *plan, bool shared, st
                            err);
 }
 
+/* The first directory was seen to have a .k3-partial, and one of them has none: their plan is whole
+ * and nobody is at work with it, or a run that replaces the set removes and makes them now. */
+static int fail_partials(const struct k3_job *job, struct k3_err *err)
+{
+    const int first = job->partials[0].fd;
+    uint32_t dir = 0;
+    while (dir + 1 < job->dir_count && job->partials[dir].fd >= 0)
+        dir++;
+    const bool is_free = first >= 0 && !flock(first, LOCK_EX | LOCK_NB);
+    if (is_free && k3_file_exists(&job->partials[0], K3_PLAN_NAME))
+        return k3_fail(err, K3_EUNSUPPORTED,
+                       "%s: the unfinished conversion of %s does not have this directory: give "
+                       "all its --out directories in the order of the first run",
+                       job->outs[dir].path, job->outs[0].path);
+    return k3_fail(err, K3_EUNSUPPORTED,
+                   "%s: another run has begun to replace this set (no " K3_PARTIAL_NAME
+                   " is in %s yet): wait until that run is done, then run the same command again; "
+                   "where it was stopped, run convert again",
+                   job->outs[0].path, job->outs[dir].path);
+}
+
 int k3_job_resume(struct k3_job *job, char **plan_text, size_t *plan_bytes, struct k3_err *err)
 {
     struct k3_sha256 *sha = NULL;
     if (!k3_file_exists(&job->outs[0], K3_PARTIAL_NAME))
         return k3_job_fail_nothing(job, err);
-    int rc = open_partials(job, false, err);
-    if (!rc)
-        rc = lock_all(job, false, err);
+    struct k3_err inner;
+    k3_err_init(&inner);
+    int rc = open_partials(job, false, &inner);
+    if (rc)
+        return inner.sys_errno == ENOENT ? fail_partials(job, err) : k3_fail_as(err, &inner);
+    rc = lock_all(job, false, err);
     if (!rc)
         rc = k3_job_check_places(job, false, err);
     if (!rc && !k3_file_exists(&job->partials[0], K3_PLAN_NAME))

@@ -10,6 +10,7 @@
 #include "job.h"
 #include "part.h"
 #include "quant_config.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -201,7 +202,7 @@ int k3_job_fail_nothing(const struct k3_job *job, struct k3_err *err)
         return k3_fail(err, K3_EUNSUPPORTED,
                        "%s: a checkpoint, no conversion of one: give the --out directories of "
                        "`k3-shard convert %s --out DIR`",
-                       dir->path, dir->path);
+                       dir->path, k3_quoted(dir->path).s);
     int rc = k3_dir_list(dir, &names, &count, err);
     for (uint32_t n = 0; n < count && !has_part; n++)
         has_part = k3_part_name_decode(names[n], &rank, &part);
@@ -347,6 +348,14 @@ static void put_difference(struct k3_text *out, const char *before, const char *
         k3_text_putf(out, "not the file that %s", who);
 }
 
+/* The path of a name in a folder, as a word of a command. */
+static struct k3_quoted quoted_in(const char *folder, const char *name)
+{
+    char path[K3_QUOTED_BYTES + K3_NAME_BYTES_MAX + 2]; /* cut, it is too long for a word too */
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return k3_quoted(path);
+}
+
 /* A copy or a touch changes times alone: then the finished items need not be lost, where the user
  * knows that the bytes are the same. */
 static int fail_changed(const struct k3_job *job, const struct k3_ckpt *ckpt, const char *before,
@@ -365,16 +374,16 @@ static int fail_changed(const struct k3_job *job, const struct k3_ckpt *ckpt, co
     if (changed->is_resized || !read_line(before, changed->name, &then))
         k3_text_puts(&text, ": resume from that checkpoint, or begin again with --force");
     else if (changed->count == 1)
-        k3_text_putf(&text,
-                     ": where only its time was changed, give that back (touch -d '%s' %s/%s)",
-                     then.time, dir, changed->name);
+        k3_text_putf(&text, ": where only its time was changed, give that back (touch -d '%s' %s)",
+                     then.time, quoted_in(dir, changed->name).s);
     else
-        k3_text_putf(&text, ": where only their times were changed, rm %s/" K3_SOURCES_NAME,
-                     job->partials[0].path);
+        k3_text_putf(&text, ": where only their times were changed, rm %s",
+                     quoted_in(job->partials[0].path, K3_SOURCES_NAME).s);
     if (!changed->is_resized) {
         k3_text_puts(&text, " and run the same command again");
         if (k3_policy_is_verbatim(&ckpt->plan->policy)) /* else verify has nothing to compare */
-            k3_text_putf(&text, " (k3-shard verify %s --against %s proves it then)", out, dir);
+            k3_text_putf(&text, " (k3-shard verify %s --against %s proves it then)",
+                         k3_quoted(out).s, k3_quoted(dir).s);
         k3_text_puts(&text, "; else begin again with --force");
     }
     int rc = k3_text_check(&who, err);

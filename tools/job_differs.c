@@ -6,6 +6,7 @@
  * by its file. */
 #include "advice.h"
 #include "job.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 static void put_option(struct k3_text *out, const char *name, const char *then, const char *now)
 {
     if (strcmp(then, now) != 0)
-        k3_text_putf(out, "%s--%s %s (now %s)", out->bytes ? ", " : "", name, then[0] ? then : "''",
-                     now[0] ? now : "''");
+        k3_text_putf(out, "%s--%s %s (now %s)", out->bytes ? ", " : "", name, k3_quoted(then).s,
+                     k3_quoted(now).s);
 }
 
 static void put_number(struct k3_text *out, const char *name, uint32_t then, uint32_t now)

@@ -6,12 +6,14 @@
  * K3_EIO, K3_ENOMEM.
  * Invariant: a refusal writes nothing. */
 #include "job.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PLACE_BYTES_MAX 64u
+#define ORDER_BYTES_MAX 600u /* a message has room for it; half a word would be another path */
 #define PLACE_FORMAT    "k3-place 0\n%u of %u\n"
 
 /* Place and count of a place file; false where its text is not one. */
@@ -159,14 +161,15 @@ int k3_job_check_order(const struct k3_job *job, struct k3_err *err)
     struct k3_text right;
     k3_text_init(&right);
     for (uint32_t place = 0; place < job->dir_count; place++)
-        k3_text_putf(&right, " --out %s", job->outs[dir_of_place[place]].path);
+        k3_text_putf(&right, " --out %s", k3_quoted(job->outs[dir_of_place[place]].path).s);
     int rc = k3_text_check(&right, err);
     if (!rc)
         rc = k3_fail(err, K3_EUNSUPPORTED,
                      "%s is not directory %u of the %s that lies here: give all its --out "
-                     "directories in the order of the first run:%.600s",
+                     "directories in the order of the first run:%s",
                      job->outs[wrong].path, wrong + 1,
-                     is_set ? "finished set" : "unfinished conversion", right.data);
+                     is_set ? "finished set" : "unfinished conversion",
+                     right.bytes <= ORDER_BYTES_MAX ? right.data : " ...");
     k3_text_fini(&right);
     return rc;
 }

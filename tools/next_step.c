@@ -5,6 +5,7 @@
  * Errors: none.
  * Invariant: a text that says its own step does not end with the system's reason, and is kept. */
 #include "next_step.h"
+#include "text.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -131,10 +132,13 @@ static void add_path(const struct k3_opts *opts, struct k3_err *err)
                   !ends_with_reason(err, ENOENT)))
         return;
     const char *slash = strrchr(path, '/');
+    char folder[K3_ERR_TEXT_BYTES];
     if (strstr(err->text, ": cannot make the directory: ")) {
-        if (is_gone && slash)
-            snprintf(end, room, ": mkdir -p %.*s, then run the same command again",
-                     (int)(slash - path), path);
+        if (is_gone && slash && (size_t)(slash - path) < sizeof folder) {
+            snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+            snprintf(end, room, ": mkdir -p %s, then run the same command again",
+                     k3_quoted(folder).s);
+        }
     } else if (!is_wanted) {
         snprintf(end, room, ": give another path");
     } else if (commands[id].takes) {

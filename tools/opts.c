@@ -8,6 +8,7 @@
 
 #include "nearest.h"
 #include "sizes.h"
+#include "text.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -391,7 +392,7 @@ static int fail_argument(const struct k3_opts *opts, struct k3_err *err)
         return k3_fail(err, K3_EUSAGE,
                        "one argument too many: '%s'; where it is the directory of the set, write "
                        "--out %s; see k3-shard help %s",
-                       word, word, name);
+                       word, k3_quoted(word).s, name);
     return k3_fail(err, K3_EUSAGE, "one argument too many: '%s'; see k3-shard help %s", word, name);
 }
 

@@ -15,6 +15,7 @@
 #include "sha256.h"
 #include "sizes.h"
 #include "stop.h"
+#include "text.h"
 #include "tree.h"
 #include "verify_parts.h"
 #include "workers.h"
@@ -460,10 +461,13 @@ static void put_options(const struct k3_set *set, struct k3_text *line)
     if (!k3_policy_is_verbatim(&set->plan->policy)) {
         char policy[K3_POLICY_TEXT_BYTES];
         k3_policy_short_text(&set->plan->policy, policy);
-        k3_text_putf(line, " --quant '%s'", policy);
+        k3_text_puts(line, " --quant ");
+        k3_text_put_in_quotes(line, policy);
     }
-    if (set->plan->revision[0])
-        k3_text_putf(line, " --revision '%s'", set->plan->revision);
+    if (set->plan->revision[0]) {
+        k3_text_puts(line, " --revision ");
+        k3_text_put_in_quotes(line, set->plan->revision);
+    }
 }
 
 /* The next step where something is wrong: the commands that make the set again, as far as the set
@@ -485,8 +489,10 @@ static void say_next(struct k3_verify *verify, const struct k3_set *set)
         k3_text_puts(&some, " --ranks ");
         k3_ranks_put(&verify->bad_ranks, &some);
     }
-    for (uint32_t place = 0; place < set->dir_count; place++)
-        k3_text_putf(&line, " --out %s", set->dirs[set->dir_of_place[place]].path);
+    for (uint32_t place = 0; place < set->dir_count; place++) {
+        k3_text_puts(&line, " --out ");
+        k3_text_put_quoted(&line, set->dirs[set->dir_of_place[place]].path);
+    }
     put_options(set, &line);
     if (k3_set_is_partial(set)) {
         k3_text_puts(&line, " --ranks ");

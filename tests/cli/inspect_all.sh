@@ -49,3 +49,12 @@ for file in empty zeros set/README.md; do
     run $file
 done
 run nowhere
+# files of a set that hold no tensors: its directory is meant
+"$K3" synth "a set's" --preset tiny --quiet >/dev/null
+"$K3" convert "a set's" --out beside --tp 2 --quiet >/dev/null
+mv beside "in quotes'"
+for file in k3-shards.json source-headers.zst model-rank-1.units; do
+    "$K3" inspect "in quotes'/$file" --tensor language_model.model.norm.weight 2>&1
+    echo "exit $?"
+done
+(cd "in quotes'" && "$K3" inspect k3-shards.json --tensor 'a b' 2>&1)

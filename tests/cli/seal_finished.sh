@@ -19,3 +19,14 @@ rm -r other
 rm ckpt/tokenizer_config.json
 mkfifo ckpt/tokenizer_config.json
 run convert ckpt --out third --quiet
+# beside convert --force: its directories are made one after the other
+"$K3" synth again --preset tiny --quiet >/dev/null
+mkdir -p q1/.k3-partial q2
+"$K3" seal --out q1 --out q2 2>&1
+echo "exit $?"
+rmdir q1/.k3-partial
+"$K3" convert again --out q1 --tp 2 --worker 0 --workers 3 --quiet >/dev/null
+flock q1/.k3-partial "$K3" seal --out q1 --out q2 2>&1
+echo "exit $?"
+"$K3" seal --out q1 --out q2 2>&1
+echo "exit $?"
