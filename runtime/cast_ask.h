@@ -26,6 +26,12 @@ struct k3_cast_ask {
 
 #define K3_CAST_ALIGN 16u
 
+/* k3_cast_fp8_channel: bytes of values that a group of threads holds, rows that these are at most,
+ * and threads of each.  There are as many rows as fit, K3_CAST_HELD_ROWS or two. */
+#define K3_CAST_HELD_BYTES 28672u
+#define K3_CAST_HELD_ROWS  4u
+#define K3_CAST_HELD_LANES 16u
+
 /* A sum of squares, exact: limb i weighs 2^(32 i - 320) and may hold more than 32 bits, so that
  * threads add to it in any order. */
 #define K3_CAST_LIMB_COUNT 20

@@ -25,12 +25,9 @@
 #define MX_TAKE_MOST ((uint64_t)1 << 19)
 /* Rows that k3_cast_fp8_channel holds in shared memory.  Shorter ones are too little for a group of
  * threads. */
-#define HELD_BYTES      28672u
-#define HELD_ROWS       4u
 #define HELD_COLS_LEAST 1024u
-#define HELD_COLS_MOST  7168u /* twice in HELD_BYTES */
+#define HELD_COLS_MOST  7168u /* twice in K3_CAST_HELD_BYTES */
 #define HELD_COLS_UNIT  256u
-#define HELD_LANES      16u /* threads of a row */
 #define TILE_COLS       256u
 #define TILE_GROUPS     1024u /* of 128 x 256 values */
 
@@ -89,7 +86,7 @@ static bool can_hold(uint64_t cols)
 /* In one group of threads. */
 static uint64_t held_rows(uint64_t cols)
 {
-    return HELD_BYTES / (cols * 2) >= HELD_ROWS ? HELD_ROWS : 2;
+    return K3_CAST_HELD_BYTES / (cols * 2) >= K3_CAST_HELD_ROWS ? K3_CAST_HELD_ROWS : 2;
 }
 
 static enum kernel kernel_of(enum k3_qfmt from, const struct k3_quant *quant)
@@ -151,7 +148,7 @@ static void set_shape(struct k3_cast_call *call, enum kernel kernel, uint64_t ro
         break;
     case FP8_CHANNEL:
         grid = k3_div_up(rows, held_rows(cols));
-        call->block = (unsigned)held_rows(cols) * HELD_LANES;
+        call->block = (unsigned)held_rows(cols) * K3_CAST_HELD_LANES;
         break;
     case MX_FP8_BLOCK:
         grid = spread(k3_div_up(rows, STRIPE_ROWS) * k3_div_up(cols, TILE_COLS), TILE_GROUPS);

@@ -106,10 +106,10 @@ KERNEL __launch_bounds__(PAIR_BLOCK, 6) k3_cast_fp8_rows(const struct k3_cast_as
  * waits for the second time in shared memory.  16 threads do all that a row needs, and encode the
  * columns of one of the sixteen sums each; so they meet nobody outside their warp.  Codes take the
  * place of values that are done, and then leave 16 bytes at a time. */
-#define HELD_BYTES   28672u /* two rows of 7168; seven groups of threads on an H200 */
+#define HELD_BYTES   K3_CAST_HELD_BYTES /* two rows of 7168: seven groups of threads on an H200 */
 #define HELD_APART   32u    /* behind each row, so that two rows meet different banks */
-#define HELD_ROWS    4u     /* at most */
-#define LANES        16u    /* threads of a row, and of its sums */
+#define HELD_ROWS    K3_CAST_HELD_ROWS
+#define LANES        K3_CAST_HELD_LANES /* of a row, and of its sums */
 #define BATCH        16     /* values of a thread that are encoded together */
 #define BATCH_COLS   (BATCH * LANES)
 

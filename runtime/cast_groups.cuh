@@ -52,17 +52,14 @@ struct rule {
     struct by amax_by;           /* by what amax is divided */
     float global;                /* NVFP4 */
     u32 is_modelopt;             /* NVFP4 */
-    const struct nvfp4_table *nvfp4;
 };
 
-INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format,
-                           const struct nvfp4_table *nvfp4)
+INLINE struct rule rule_of(const struct k3_cast_ask *ask, const int format)
 {
     struct rule rule;
     rule.carry = rule_carry(KIND_OF(format), ask->rule);
     rule.global = ask->global;
     rule.is_modelopt = ask->is_modelopt;
-    rule.nvfp4 = nvfp4;
     rule.amax_by = by_scale(format == INT8_G   ? 127.5f
                             : IS_INT4(format) ? 7.5f
                             : rule.is_modelopt ? E2M1_MOST * rule.global
@@ -315,7 +312,7 @@ INLINE void end_counts(struct work *work, const int format)
 /* Two of nvfp4_byte. */
 APART u32 two_nvfp4_bytes(u32 amax, u32 amax_more, const struct k3_cast_ask *ask)
 {
-    const struct rule rule = rule_of(ask, NVFP4, 0);
+    const struct rule rule = rule_of(ask, NVFP4);
     return (nvfp4_byte(float_of(amax << 16), &rule) & 127) |
            (nvfp4_byte(float_of(amax_more << 16), &rule) & 127) << 8;
 }
@@ -491,7 +488,7 @@ INLINE void grouped_spans(struct work *work, const int format, const int is_mse,
 INLINE void grouped(const struct k3_cast_ask *ask, const int format, const int is_mse,
                     const struct group_shared *shared)
 {
-    const struct rule rule = rule_of(ask, format, shared->nvfp4);
+    const struct rule rule = rule_of(ask, format);
     struct work work;
     if (format == NVFP4)
         make_nvfp4(ask, &rule, shared->nvfp4);

@@ -29,13 +29,6 @@ PAIR(pair_largest, "max.xorsign.abs.bf16x2 %0, %1, %2;")
 /* Ones in each half where a is at least b. */
 PAIR(pair_at_least, "set.ge.u32.bf16x2 %0, %1, %2;")
 
-INLINE u32 pair_magnitudes(u32 x)
-{
-    u32 out;
-    asm("abs.bf16x2 %0, %1;" : "=r"(out) : "r"(x));
-    return out;
-}
-
 INLINE u32 fused_word(u32 a, u32 b, u32 c)
 {
     u32 out;
@@ -50,11 +43,6 @@ INLINE u32 pair_fused(u32 a, u32 b, u32 c)
     return out;
 }
 #else
-INLINE u32 pair_magnitudes(u32 x)
-{
-    return x & MAGNITUDES;
-}
-
 INLINE u32 fused_word(u32 a, u32 b, u32 c)
 {
     return a * b + c;
