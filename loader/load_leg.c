@@ -1,9 +1,8 @@
-/* Purpose: a leg of a load: one device, the images of its ranks, the slots, the table of chunks.
+/* Purpose: a leg of a load: one device, the images of its ranks, the slots.
  * Owns: device, images, slots, engine of the leg.
  * Threads: legs are opened beside each other; a leg belongs to one thread at a time.
  * Errors: those of the device; K3_EUNSUPPORTED (does not fit), K3_ENOMEM.
- * Invariants: what is closed was drained first: engine, then device, then memory; chunks tile the
- * data sections of the leg's parts exactly once. */
+ * Invariants: what is closed was drained first: engine, then device, then memory. */
 #include "gpu_api.h"
 #include "load_internal.h"
 #include "mem.h"
@@ -52,6 +51,7 @@ static void choose_sizes(struct k3_load_leg *leg)
     /* Two at least: one arrives while the other is being checked. */
     leg->depth = (uint32_t)(count < 2 ? 2 : count > K3_LOAD_DEPTH_MAX ? K3_LOAD_DEPTH_MAX : count);
     leg->chunk_units = K3_LOAD_CHUNK_UNITS;
+    leg->stream_count = 1;
     if (is_gpu) {
         leg->lane_count = K3_LOAD_LIKE_LANE_COUNT;
         leg->batch_units = K3_LOAD_BATCH_UNITS;
@@ -71,17 +71,21 @@ void k3_load_leg_shape(struct k3_load_leg *leg)
     const bool is_hot = leg->load->is_hot;
     if (slots->count == 0)
         return;
-    k3_load_slots_shape(slots, is_hot                   ? K3_LOAD_SLOT_UNITS
-                               : leg->load->drive_count ? K3_LOAD_DRIVE_UNITS
-                                                        : K3_LOAD_CHUNK_UNITS);
+    /* Legs share the drives. */
+    const uint32_t share = (uint32_t)k3_div_up(leg->load->drive_count * K3_LOAD_DRIVE_READS,
+                                               leg->load->leg_count);
+    const bool is_few = !is_hot && share && share <= K3_LOAD_FEW_READS;
+    k3_load_slots_shape(slots, is_few ? K3_LOAD_FEW_UNITS : K3_LOAD_SLOT_UNITS,
+                        is_hot   ? K3_LOAD_SLOT_UNITS
+                        : is_few ? K3_LOAD_FEW_UNITS
+                        : share  ? K3_LOAD_MANY_UNITS
+                                 : K3_LOAD_CHUNK_UNITS);
     leg->chunk_units = slots->chunk_units;
+    leg->stream_count = is_few ? K3_LOAD_STREAM_COUNT : 1;
     /* Half of the slots are being copied from.  Where drives are the slower side, two will do: one
      * on the bus, one behind it. */
     const uint32_t copied = is_hot || slots->count <= 4 ? slots->count / 2 : 2;
     leg->depth = (slots->count - copied) * slots->each;
-    /* Legs share the drives. */
-    const uint32_t share = (uint32_t)k3_div_up(leg->load->drive_count * K3_LOAD_DRIVE_READS,
-                                               leg->load->leg_count);
     if (!is_hot && share && leg->depth > share)
         leg->depth = share < 2 ? 2 : share;
     if (is_hot && !leg->dev_ops->is_host_memory && k3_cpu_count() >= SPIN_CPUS)
@@ -217,78 +221,4 @@ void k3_load_leg_close(struct k3_load_leg *leg)
     free(leg->batches);
     k3_sha256_close(leg->sha);
     k3_mem_free(leg->bounce, K3_UNIT_BYTES);
-}
-
-/* ---- chunks ---- */
-
-/* First part of the leg from `index` on that lies in a directory; `end`: none. */
-static uint32_t part_in_dir(const struct k3_load *load, const struct k3_dir *dir, uint32_t index,
-                            uint32_t end)
-{
-    while (index < end) {
-        const struct k3_part_entry *entry = load->parts[index].entry;
-        if (k3_set_part_dir(load->set, entry->rank, entry->part) == dir)
-            break;
-        index++;
-    }
-    return index;
-}
-
-/* Where in its parts a directory is. */
-struct dir_place {
-    uint32_t part, unit;
-};
-
-/* The next chunks of a directory: as many as share a slot. */
-static void add_chunks(struct k3_load_leg *leg, struct dir_place *place)
-{
-    const uint32_t left = leg->load->parts[place->part].unit_count - place->unit;
-    const uint32_t each = leg->chunk_units, wide = leg->slots.count ? leg->slots.units : each;
-    const uint32_t count = left < wide ? left : wide;
-    for (uint32_t at = 0; at < count; at += each)
-        leg->chunks[leg->chunk_count++] = (struct k3_load_chunk){
-            .part = place->part,
-            .unit_begin = place->unit + at,
-            .unit_count = (uint8_t)(count - at < each ? count - at : each),
-            .slot_at = (uint8_t)(at / each),
-            .slot_chunks = (uint8_t)k3_div_up(count, each),
-        };
-    place->unit += count;
-}
-
-uint64_t k3_load_leg_chunk_count(const struct k3_load_leg *leg)
-{
-    const struct k3_load *load = leg->load;
-    const struct k3_load_rank *last = &load->ranks[leg->rank_begin + leg->rank_count - 1];
-    uint64_t count = 0;
-    for (uint32_t i = load->ranks[leg->rank_begin].part_begin;
-         i < last->part_begin + last->row->part_count; i++)
-        count += k3_div_up(load->parts[i].unit_count, leg->chunk_units);
-    return count;
-}
-
-/* One slot of each directory in turn, so that every drive has its share of the reads in flight. */
-void k3_load_leg_chunks(struct k3_load_leg *leg)
-{
-    const struct k3_load *load = leg->load;
-    const struct k3_set *set = load->set;
-    const struct k3_load_rank *last = &load->ranks[leg->rank_begin + leg->rank_count - 1];
-    const uint32_t first = load->ranks[leg->rank_begin].part_begin;
-    const uint32_t end = last->part_begin + last->row->part_count;
-    struct dir_place places[K3_SET_DIR_COUNT_MAX];
-    const uint64_t chunk_count = k3_load_leg_chunk_count(leg);
-    for (uint32_t d = 0; d < set->dir_count; d++)
-        places[d] = (struct dir_place){part_in_dir(load, &set->dirs[d], first, end), 0};
-    while (leg->chunk_count < chunk_count) {
-        for (uint32_t d = 0; d < set->dir_count; d++) {
-            struct dir_place *place = &places[d];
-            if (place->part == end)
-                continue;
-            add_chunks(leg, place);
-            if (place->unit == load->parts[place->part].unit_count) {
-                place->part = part_in_dir(load, &set->dirs[d], place->part + 1, end);
-                place->unit = 0;
-            }
-        }
-    }
 }

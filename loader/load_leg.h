@@ -28,6 +28,7 @@
  */
 #define K3_LOAD_BATCH_UNITS   128u
 #define K3_LOAD_LEG_COUNT_MAX 64u
+#define K3_LOAD_STREAM_COUNT  16u
 /* Units of a lane that are being gathered: those that cross views are few. */
 #define K3_LOAD_SCRATCH_UNITS    16u
 #define K3_LOAD_DEPTH_MAX        1024u /* 4 GiB in flight: more only moves the queue elsewhere */
@@ -148,6 +149,7 @@ struct k3_load_leg {
     uint32_t rank_begin, rank_count; /* of the load's ranks */
     uint32_t depth;                  /* reads in flight at most */
     uint32_t chunk_units;            /* of one read at most */
+    uint32_t stream_count;           /* places of a directory that are read side by side */
     uint32_t lane_count, batch_units;
     /* Copies take turns on lanes [0, copy_lane_count), checks on [check_lane_begin, lane_count). */
     uint32_t copy_lane_count, check_lane_begin;
@@ -160,8 +162,8 @@ struct k3_load_leg {
 int k3_load_leg_open(struct k3_load_leg *leg, struct k3_err *err);
 /* How its parts are read, once it is known whether they are in memory. */
 void k3_load_leg_shape(struct k3_load_leg *leg);
+/* load_chunks.c: chunks of its parts, into `chunks`, which has room for so many. */
 uint64_t k3_load_leg_chunk_count(const struct k3_load_leg *leg);
-/* Chunks of its parts, into `chunks`, which has room for chunk_count of them. */
 void k3_load_leg_chunks(struct k3_load_leg *leg);
 /* Before any leg is closed: what engines share may be in the context of any GPU. */
 void k3_load_leg_close_engine(struct k3_load_leg *leg);

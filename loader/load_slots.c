@@ -16,25 +16,28 @@
 void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes)
 {
     const uint64_t units = bytes / K3_UNIT_BYTES;
-    slots->units = K3_LOAD_SLOT_UNITS;
-    while (slots->units > 1 && units / slots->units < COUNT_MIN)
-        slots->units /= 2;
-    const uint64_t count = units / slots->units;
-    slots->count = count < 2                        ? 2
-                   : count > K3_LOAD_SLOT_COUNT_MAX ? K3_LOAD_SLOT_COUNT_MAX
-                                                    : (uint32_t)count;
-    k3_load_slots_shape(slots, K3_LOAD_CHUNK_UNITS);
+    slots->units_max = K3_LOAD_SLOT_UNITS;
+    while (slots->units_max > 1 && units / slots->units_max < COUNT_MIN)
+        slots->units_max /= 2;
+    const uint64_t count = units / slots->units_max;
+    slots->pool_units = slots->units_max * (count < 2 ? 2
+                                            : count > K3_LOAD_SLOT_COUNT_MAX
+                                                ? K3_LOAD_SLOT_COUNT_MAX
+                                                : (uint32_t)count);
+    k3_load_slots_shape(slots, K3_LOAD_SLOT_UNITS, K3_LOAD_CHUNK_UNITS);
 }
 
-void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t read_units)
+void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t slot_units, uint32_t read_units)
 {
+    slots->units = slots->units_max < slot_units ? slots->units_max : slot_units;
+    slots->count = slots->pool_units / slots->units;
     slots->chunk_units = slots->units < read_units ? slots->units : read_units;
     slots->each = slots->units / slots->chunk_units;
 }
 
 size_t k3_load_slots_bytes(const struct k3_load_slots *slots)
 {
-    return (size_t)slots->count * slots->units * K3_UNIT_BYTES;
+    return (size_t)slots->pool_units * K3_UNIT_BYTES;
 }
 
 int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err)
@@ -42,12 +45,13 @@ int k3_load_slots_open(struct k3_load_leg *leg, struct k3_err *err)
     struct k3_load_slots *slots = &leg->slots;
     const size_t bytes = k3_load_slots_bytes(slots);
     void *data = NULL;
-    slots->free = calloc(slots->count, sizeof *slots->free);
-    slots->awaited = calloc(slots->count, sizeof *slots->awaited);
-    slots->copying_max = slots->count * (uint32_t)k3_div_up(slots->units, K3_LOAD_DRIVE_UNITS);
+    /* For the most slots, and the most gaps in them, that any shape has. */
+    slots->free = calloc(slots->pool_units, sizeof *slots->free);
+    slots->awaited = calloc(slots->pool_units, sizeof *slots->awaited);
+    slots->copying_max = slots->pool_units;
     slots->copying = calloc(slots->copying_max, sizeof *slots->copying);
     if (!slots->free || !slots->awaited || !slots->copying)
-        return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->count);
+        return k3_fail(err, K3_ENOMEM, "no memory for %u slots", slots->pool_units);
     k3_load_slots_reset(slots);
     int rc = k3_mem_alloc(bytes, &data, err);
     if (rc)

@@ -2,8 +2,9 @@
  * and the queue of copies out of them.  Not installed.
  *
  * A slot is copied as a whole.  Pages that are in memory come by one read for each slot, which the
- * threads of the engine cut among themselves; drives get reads of 1 MiB, file systems whose drives
- * are not known reads of 4 MiB, and those of one part that lie one behind the other share a slot.
+ * threads of the engine cut among themselves.  A drive or two are read unit by unit, each into a
+ * slot of its own; more drives by reads of 1 MiB, file systems whose drives are not known by reads
+ * of 4 MiB, and of these what lies one behind the other in a part shares a slot.
  */
 #ifndef K3_LOAD_SLOTS_H
 #define K3_LOAD_SLOTS_H
@@ -23,11 +24,14 @@ struct k3_load_part;
  * 9). */
 #define K3_LOAD_CHUNK_UNITS 8u
 #define K3_LOAD_CHUNK_BYTES ((uint64_t)K3_LOAD_CHUNK_UNITS * K3_UNIT_BYTES)
-/* Of drives that are known: reads of 1 MiB, 16 in flight on each.  More bytes at once stand in a
- * queue that the drive does not see: of a virtual disk fio got 2.1 GB/s with 64 reads of 1 MiB, 2.9
- * with 16, and 1.9 with four of 4 MiB (docs/BENCHMARKS.md). */
-#define K3_LOAD_DRIVE_UNITS 2u
+/* Of drives that are known: 16 reads in flight on each.  Where that is few, a read brings one unit:
+ * what is in flight then stays in the caches, and of a virtual disk, whose host copies, 8 MiB in
+ * flight came faster than 16 MiB (docs/BENCHMARKS.md).  Where it is many, copies as small would
+ * keep the bus waiting. */
 #define K3_LOAD_DRIVE_READS 16u
+#define K3_LOAD_FEW_READS   (2 * K3_LOAD_DRIVE_READS)
+#define K3_LOAD_FEW_UNITS   1u
+#define K3_LOAD_MANY_UNITS  2u
 /* Of a slot at most: copies of 8 MiB take what the bus gives (H200: 54.3 of 55.3 GB/s). */
 #define K3_LOAD_SLOT_UNITS     16u
 #define K3_LOAD_SLOT_COUNT_MAX 512u /* 4 GiB of pinned memory: more never helped */
@@ -54,17 +58,19 @@ struct k3_load_slots {
     uint8_t *awaited;                /* of each slot: chunks that did not come back yet; owned */
     struct k3_load_copying *copying; /* a ring of copying_max, oldest first; owned */
     uint32_t count;                  /* 0: reads land in the image */
-    uint32_t units;                  /* of a slot */
+    uint32_t units;                  /* of a slot: units_max or less */
     uint32_t each;                   /* chunks in a slot */
     uint32_t chunk_units;            /* of a chunk at most */
+    uint32_t pool_units, units_max;  /* of the memory; of a slot in any shape */
     uint32_t free_count, copying_begin, copying_count, copying_max;
     bool is_pinned;
 };
 
 /* Slots for a pool of so many bytes: two at least. */
 void k3_load_slots_choose(struct k3_load_slots *slots, uint64_t bytes);
-/* Reads of up to so many units fill them; K3_LOAD_SLOT_UNITS: one for each slot. */
-void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t read_units);
+/* Before a run: the same memory in slots of up to so many units, filled by reads of up to so many.
+ */
+void k3_load_slots_shape(struct k3_load_slots *slots, uint32_t slot_units, uint32_t read_units);
 size_t k3_load_slots_bytes(const struct k3_load_slots *slots);
 /* Memory, touched, so that registering it finds huge pages; another thread may start the device
  * meanwhile.  Pinned once both are there.  K3_ENOMEM, K3_EDEVICE. */

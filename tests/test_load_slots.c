@@ -14,6 +14,8 @@
 #include "load_internal.h"
 #include "mini_set.h"
 
+#include <stdlib.h>
+
 static struct mini_set one;
 static struct k3_err err;
 static struct k3_load *load;
@@ -84,12 +86,20 @@ static void test_sizes(void **state)
         assert_int_equal(slots.each, rows[i].each);
         assert_int_equal(slots.chunk_units * slots.each, slots.units);
         assert_true(slots.count == 2 || k3_load_slots_bytes(&slots) <= rows[i].staging_bytes);
-        k3_load_slots_shape(&slots, K3_LOAD_DRIVE_UNITS);
-        assert_true(slots.chunk_units <= K3_LOAD_DRIVE_UNITS);
+        const size_t bytes = k3_load_slots_bytes(&slots);
+        k3_load_slots_shape(&slots, K3_LOAD_SLOT_UNITS, K3_LOAD_MANY_UNITS);
+        assert_int_equal(slots.count, rows[i].count);
+        assert_true(slots.chunk_units <= K3_LOAD_MANY_UNITS);
         assert_int_equal(slots.chunk_units * slots.each, slots.units);
-        k3_load_slots_shape(&slots, K3_LOAD_SLOT_UNITS);
+        k3_load_slots_shape(&slots, K3_LOAD_FEW_UNITS, K3_LOAD_FEW_UNITS);
+        assert_int_equal(slots.count, rows[i].count * rows[i].units);
+        assert_int_equal(slots.units, 1);
+        assert_int_equal(slots.each, 1);
+        k3_load_slots_shape(&slots, K3_LOAD_SLOT_UNITS, K3_LOAD_SLOT_UNITS);
+        assert_int_equal(slots.count, rows[i].count);
         assert_int_equal(slots.each, 1);
         assert_int_equal(slots.chunk_units, slots.units);
+        assert_int_equal(k3_load_slots_bytes(&slots), bytes);
     }
 }
 
@@ -136,15 +146,16 @@ static void test_drives(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t drive_count, leg_count, chunk_units, depth;
-    } rows[] = {{0, 1, K3_LOAD_CHUNK_UNITS, 12},
-                {1, 1, 2, 16},
-                {2, 1, 2, 32},
-                {9, 1, 2, 48},
-                {8, 8, 2, 16},
-                {1, 8, 2, 2},
-                {3, 40, 2, 2},
-                {1, 3, 2, 6}};
+        uint32_t drive_count, leg_count, slot_units, chunk_units, depth, stream_count;
+    } rows[] = {{0, 1, 16, K3_LOAD_CHUNK_UNITS, 12, 1},
+                {1, 1, 1, 1, 16, 16},
+                {2, 1, 1, 1, 32, 16},
+                {3, 1, 16, 2, 48, 1},
+                {9, 1, 16, 2, 48, 1},
+                {8, 8, 1, 1, 16, 16},
+                {1, 8, 1, 1, 2, 16},
+                {3, 40, 1, 1, 2, 16},
+                {1, 3, 1, 1, 6, 16}};
     open_load(NULL, 64u << 20, false, true);
     struct k3_load_leg *leg = &load->legs[0];
     const uint32_t drive_count = load->drive_count;
@@ -152,13 +163,87 @@ static void test_drives(void **state)
         load->drive_count = rows[i].drive_count;
         load->leg_count = rows[i].leg_count;
         k3_load_leg_shape(leg);
+        assert_int_equal(leg->slots.units, rows[i].slot_units);
         assert_int_equal(leg->chunk_units, rows[i].chunk_units);
         assert_int_equal(leg->depth, rows[i].depth);
+        assert_int_equal(leg->stream_count, rows[i].stream_count);
     }
     load->drive_count = drive_count;
     load->leg_count = 1;
     k3_load_leg_shape(leg);
     run_and_check();
+}
+
+/* The table of a leg as other drives would have it. */
+static void order_as(struct k3_load_leg *leg, struct k3_load_chunk *chunks, uint32_t drive_count)
+{
+    load->drive_count = drive_count;
+    k3_load_leg_shape(leg);
+    leg->chunks = chunks;
+    leg->chunk_count = 0;
+    k3_load_leg_chunks(leg);
+    assert_int_equal(leg->chunk_count, k3_load_leg_chunk_count(leg));
+}
+
+static void check_tiles(const struct k3_load_leg *leg)
+{
+    uint64_t unit_count = 0;
+    uint8_t *seen = calloc(load->unit_count, 1);
+    assert_non_null(seen);
+    for (uint64_t i = 0; i < leg->chunk_count; i++) {
+        const struct k3_load_chunk *chunk = &leg->chunks[i];
+        const struct k3_load_part *part = &load->parts[chunk->part];
+        check_slot(chunk);
+        assert_true(chunk->unit_begin + chunk->unit_count <= part->unit_count);
+        for (uint32_t u = 0; u < chunk->unit_count; u++) {
+            uint8_t *one_seen = &seen[part->results - load->results + chunk->unit_begin + u];
+            assert_int_equal(*one_seen, 0);
+            *one_seen = 1;
+            unit_count++;
+        }
+    }
+    assert_int_equal(unit_count, load->unit_count);
+    free(seen);
+}
+
+/* Does a read lie behind one of those just before it in the table, so that the kernel could make
+ * one of both? */
+static bool lies_behind(const struct k3_load_leg *leg, uint64_t number, uint64_t before)
+{
+    const struct k3_load_chunk *chunk = &leg->chunks[number];
+    for (uint64_t i = number < before ? 0 : number - before; i < number; i++) {
+        const struct k3_load_chunk *other = &leg->chunks[i];
+        if (other->part == chunk->part &&
+            other->unit_begin + other->unit_count == chunk->unit_begin)
+            return true;
+    }
+    return false;
+}
+
+/* Whatever the drives, every unit is read once.  Of one drive what is in flight together lies
+ * apart, but for the rest that is too little for all streams. */
+static void test_order(void **state)
+{
+    (void)state;
+    open_load(NULL, 64u << 20, false, true);
+    struct k3_load_leg *leg = &load->legs[0];
+    struct k3_load_chunk *chunks = calloc(load->unit_count, sizeof *chunks), *own = leg->chunks;
+    const uint32_t drive_count = load->drive_count;
+    uint64_t side_by_side = 0;
+    assert_non_null(chunks);
+    order_as(leg, chunks, 9);
+    check_tiles(leg);
+    order_as(leg, chunks, 0);
+    check_tiles(leg);
+    order_as(leg, chunks, 1);
+    check_tiles(leg);
+    assert_true(leg->chunk_count >= 2 * K3_LOAD_STREAM_COUNT);
+    for (uint64_t i = 1; i < leg->chunk_count; i++)
+        side_by_side += lies_behind(leg, i, 1);
+    assert_true(side_by_side * 4 < leg->chunk_count);
+    order_as(leg, own, drive_count);
+    run_and_check();
+    free(chunks);
 }
 
 /* Units of `count` chunks from the nth on, in the order in which they are asked for. */
@@ -199,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_sizes),
         cmocka_unit_test_teardown(test_copies, end_test),
         cmocka_unit_test_teardown(test_drives, end_test),
+        cmocka_unit_test_teardown(test_order, end_test),
         cmocka_unit_test_teardown(test_failed_reads, end_test),
     };
     mini_set_make(&one, 1);
